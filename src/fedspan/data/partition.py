@@ -1,0 +1,80 @@
+"""Splitting one data set into sites, to simulate a federation.
+
+Each helper returns index arrays; `split` applies them. Together they cover every row once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedspan.encoding import Array
+from fedspan.errors import ConfigurationError
+
+
+def even(rows: int, sites: int, *, seed: int | None = 0) -> list[Array]:
+    """Deal rows at random to sites of equal size (to within one); ``seed=None`` keeps their order.
+
+    >>> [len(part) for part in even(10, 3)]
+    [4, 3, 3]
+    """
+    _check(rows, sites)
+    order = np.arange(rows) if seed is None else np.random.default_rng(seed).permutation(rows)
+    return [np.sort(part) for part in np.array_split(order, sites)]
+
+
+def uneven(rows: int, sites: int, *, spread: float = 1.0, seed: int = 0, least: int = 1) -> list[Array]:
+    """Deal rows at random to sites whose sizes follow a log-normal law; ``spread`` 0 is even.
+
+    >>> sizes = [len(part) for part in uneven(100, 4, seed=1)]
+    >>> sum(sizes), min(sizes) >= 1
+    (100, True)
+    """
+    _check(rows, sites * least)
+    rng = np.random.default_rng(seed)
+    share = np.exp(spread * rng.standard_normal(sites))
+    extra = rng.multinomial(rows - sites * least, share / share.sum())
+    order = rng.permutation(rows)
+    return [np.sort(part) for part in np.split(order, np.cumsum(least + extra)[:-1])]
+
+
+def by_label(labels: Sequence[Any] | Array, sites: int, *, labels_per_site: int = 2, seed: int = 0) -> list[Array]:
+    """Give each site rows of a few labels only: sort by label, cut into shards, deal the shards.
+
+    >>> parts = by_label([0, 0, 1, 1, 2, 2], sites=3, labels_per_site=1)
+    >>> sorted(len(part) for part in parts)
+    [2, 2, 2]
+    """
+    label = np.asarray(labels)
+    _check(len(label), sites * labels_per_site)
+    shards = np.array_split(np.argsort(label, kind="stable"), sites * labels_per_site)
+    deal = np.random.default_rng(seed).permutation(len(shards)).reshape(sites, labels_per_site)
+    return [np.sort(np.concatenate([shards[i] for i in row])) for row in deal]
+
+
+def by_time(times: Sequence[Any] | Array, sites: int) -> list[Array]:
+    """Give each site one stretch of time, of equal numbers of rows.
+
+    >>> [part.tolist() for part in by_time([3, 1, 2, 0], sites=2)]
+    [[1, 3], [0, 2]]
+    """
+    _check(len(times), sites)
+    return [np.sort(part) for part in np.array_split(np.argsort(np.asarray(times), kind="stable"), sites)]
+
+
+def split(data: Any, parts: Sequence[Array], prefix: str = "site") -> dict[str, Any]:
+    """Cut an array, sparse matrix or pandas frame into named sites by their row indices.
+
+    >>> sorted(split(np.eye(4), even(4, 2)))
+    ['site0', 'site1']
+    """
+    width = len(str(len(parts) - 1))
+    take = (lambda rows: data.iloc[rows]) if hasattr(data, "iloc") else (lambda rows: data[rows])
+    return {f"{prefix}{i:0{width}d}": take(rows) for i, rows in enumerate(parts)}
+
+
+def _check(rows: int, needed: int) -> None:
+    if needed < 1 or rows < needed:
+        raise ConfigurationError(f"cannot deal {rows} rows so that {needed} are needed; take fewer sites")

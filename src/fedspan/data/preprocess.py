@@ -1,0 +1,249 @@
+"""Pre-processing as named federated steps: both halves.
+
+Rounds: ``data.describe`` (who holds which columns), ``data.moments`` (weights, sums: the federated mean),
+``data.spread`` (the federated variance, where columns are scaled) and ``data.prepare`` (every site installs the
+same preparation and replies its share of the total variance). A site that cannot take part says why, by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from fedspan.data.align import align_columns
+from fedspan.data.prepared import Aligned, Prepared
+from fedspan.data.source import Source, to_host
+from fedspan.encoding import Array, Plain
+from fedspan.errors import ConfigurationError, DataError
+from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How the sites' rows become one matrix.
+
+    ``columns``: ``"strict"`` (all sites have the same), ``"intersect"`` or ``"union-zero"``. ``missing``:
+    ``"error"`` or ``"mean"`` (the federated mean of the column). ``normalise="degree"`` divides user-item entries
+    by the root of both degrees. ``weight_column`` names a column of row weights.
+    """
+
+    columns: str = "strict"
+    missing: str = "error"
+    max_missing_fraction: float = 1.0
+    min_rows: int = 1
+    center: bool = True
+    scale: bool = False
+    normalise: str | None = None
+    weight_column: str | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("columns", self.columns, ("strict", "intersect", "union-zero"))
+        _one_of("missing", self.missing, ("error", "mean"))
+        _one_of("normalise", self.normalise, (None, "degree"))
+        if not 0 <= self.max_missing_fraction <= 1:
+            raise ConfigurationError(f"max_missing_fraction lies in [0, 1], got {self.max_missing_fraction}")
+        if self.min_rows < 1:
+            raise ConfigurationError(f"min_rows is at least 1, got {self.min_rows}")
+        if self.normalise and (self.center or self.scale or self.missing != "error"):
+            raise ConfigurationError(
+                'normalise = "degree" is for user-item counts: set center = false, scale = false, missing = "error"'
+            )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the coordinator knows after the set-up rounds."""
+
+    rows: dict[str, int]
+    """Rows of each site."""
+    features: int
+    columns: list[str] | None
+    weight: float
+    """The sum of all row weights: the number of rows where there are no weights."""
+    column_mean: Array
+    """The federated mean of each column, whether or not it was subtracted."""
+    mean: Array | None
+    """What was subtracted."""
+    scale: Array | None
+    """What columns were divided by."""
+    total: float
+    """The trace of the Gram matrix of the prepared rows."""
+    precision: float
+    """The rounding unit of the coarsest site's numbers."""
+    symmetric: bool
+    missing: dict[str, float]
+    """The share of missing entries at each site, where gaps are filled."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows in all."""
+        return sum(self.rows.values())
+
+
+@site_step("data.describe", lost="restart", setup=True)
+def describe(site: Site, message: dict[str, Plain]) -> Reply:
+    """Say the shape, columns and precision of this site's data; refuse what cannot be used."""
+    source: Source = site.source
+    rows, features = source.shape
+    if rows < message["min_rows"]:
+        few = "no rows" if rows == 0 else f"{rows} rows, fewer than min_rows = {message['min_rows']}"
+        raise DataError(f"site {site.id!r} has {few}; leave the site out or lower min_rows")
+    names = None if source.columns is None else list(source.columns)
+    if names is not None and len(set(names)) < len(names):
+        twice = sorted({n for n in names if names.count(n) > 1})
+        raise DataError(f"site {site.id!r} has duplicate columns {twice}; rename or drop them")
+    missing = 0.0
+    if message["missing"] == "mean":
+        missing = sum(_gaps(block) for block in source.blocks()) / max(rows * features, 1)
+        if missing > message["max_missing_fraction"]:
+            raise DataError(
+                f"site {site.id!r} misses {missing:.1%} of its entries, more than max_missing_fraction = "
+                f"{message['max_missing_fraction']}; raise it, drop sparse columns or leave the site out"
+            )
+    value = {
+        "rows": rows, "features": features, "columns": names, "dtype": source.dtype.name,
+        "symmetric": source.symmetric, "missing": missing,
+    }  # fmt: skip
+    return Reply(value)
+
+
+@site_step("data.moments", lost="restart", setup=True)
+def moments(site: Site, message: dict[str, Plain]) -> Reply:
+    """Sum weights and columns, over present entries; missing or infinite entries are refused unless filled."""
+    with_gaps = message["missing"] == "mean"
+    try:
+        aligned = Aligned(site.source, message["columns"], None, message["weight_column"])
+    except DataError as error:
+        raise DataError(f"site {site.id!r}: {error}") from None
+    width = aligned.width
+    weight, sums, present = 0.0, np.zeros(width), np.zeros(width)
+    for block, weights in aligned.rows():
+        rows = block.shape[0]
+        mass = float(rows) if weights is None else float(weights.sum())
+        weight += mass
+        present += mass - _gap_weights(block, weights, with_gaps)
+        sums += _column_sums(block, weights, with_gaps)
+    if not np.all(np.isfinite(sums)):
+        names = message["columns"] or [f"{i}" for i in range(width)]
+        bad = [names[i] for i in np.flatnonzero(~np.isfinite(sums))]
+        listed = ", ".join(repr(b) for b in bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
+        cure = "remove the infinite values" if with_gaps else 'set missing = "mean", or drop these columns or rows'
+        raise DataError(f"site {site.id!r} has NaN or infinite values in column {listed}; {cure}")
+    return Reply(site.noised(weight=np.array(weight), sums=sums, present=present))
+
+
+@site_step("data.spread", lost="restart", setup=True)
+def spread(site: Site, message: dict[str, Plain]) -> Reply:
+    """Sum the squares about the federated mean, column by column."""
+    return Reply(site.noised(squares=Prepared(site.source, message).column_squares()))
+
+
+@site_step("data.prepare", lost="restart", setup=True)
+def prepare(site: Site, message: dict[str, Plain]) -> Reply:
+    """Install the preparation; reply this site's share of the total variance."""
+    install(site, message)
+    return Reply(site.noised(total=np.array(site.data.total())), state={"preparation": message})
+
+
+def install(site: Site, preparation: dict[str, Plain]) -> None:
+    """See the site's data through a preparation from now on."""
+    site.data = Prepared(site.source, preparation)
+
+
+def set_up(preparation: Preparation) -> Solve[Facts]:
+    """The coordinator's half: align, average, scale, and have every site install the result."""
+    p = preparation
+    asked = {"min_rows": p.min_rows, "missing": p.missing, "max_missing_fraction": p.max_missing_fraction}
+    described = yield Round(describe, asked, Gather())
+    symmetric = _kind(described, p)
+    columns = align_columns({s: (d["columns"], d["features"]) for s, d in described.items()}, p.columns)
+    if columns is not None and p.weight_column is not None:
+        columns = [c for c in columns if c != p.weight_column]
+    shared = {"columns": columns, "missing": p.missing, "weight_column": p.weight_column}
+    sums = yield Round(moments, shared, Sum())
+    mean = np.divide(sums["sums"], sums["present"], out=np.zeros_like(sums["sums"]), where=sums["present"] > 0)
+    agreed: dict[str, Plain] = {"columns": columns, "weight_column": p.weight_column}
+    if p.missing == "mean":
+        agreed["fill"] = mean
+    if p.center:
+        agreed["mean"] = mean
+    weight = float(sums["weight"])
+    if p.scale:
+        squares = yield Round(spread, agreed, Sum())
+        agreed["scale"] = _unless_zero(np.sqrt(squares / max(weight - 1, 1)))
+    if p.normalise == "degree":
+        agreed["degree"], agreed["scale"] = True, _unless_zero(np.sqrt(sums["sums"]))
+    total = yield Round(prepare, agreed, Sum())
+    return Facts(
+        rows={s: d["rows"] for s, d in described.items()},
+        features=len(mean),
+        columns=columns,
+        weight=weight,
+        column_mean=mean,
+        mean=agreed.get("mean"),
+        scale=agreed.get("scale"),
+        total=float(total),
+        precision=max(float(np.finfo(d["dtype"]).eps) for d in described.values()),
+        symmetric=symmetric,
+        missing={s: d["missing"] for s, d in described.items()} if p.missing == "mean" else {},
+    )
+
+
+def _kind(described: dict[str, Any], p: Preparation) -> bool:
+    kinds = {s: d["symmetric"] for s, d in described.items()}
+    if len(set(kinds.values())) > 1:
+        odd = sorted(s for s, k in kinds.items() if k)
+        raise DataError(f"sites {odd} hold shares of a symmetric matrix, the others rows; a study has one kind")
+    symmetric = any(kinds.values())
+    if symmetric and (p.center or p.scale or p.normalise):
+        raise ConfigurationError(
+            "shares of a symmetric matrix have no rows to centre, scale or normalise; use FederatedTruncatedSVD, "
+            "or set center = false and scale = false"
+        )
+    return symmetric
+
+
+def _unless_zero(scale: Array) -> Array:
+    """A constant column is left as it is (scikit-learn's rule), not divided by zero."""
+    return np.where(scale > 0, scale, 1.0)
+
+
+def _gaps(block: Any) -> int:
+    return int(np.isnan(block.data if scipy.sparse.issparse(block) else to_host(block)).sum())
+
+
+def _gap_weights(block: Any, weights: Array | None, with_gaps: bool) -> Array | float:
+    """Return the weight of missing entries in each column."""
+    if not with_gaps:
+        return 0.0
+    if scipy.sparse.issparse(block):
+        gaps = block.copy()
+        gaps.data = np.isnan(block.data).astype(float)
+    else:
+        gaps = np.isnan(to_host(block)).astype(float)
+    ones = np.ones(block.shape[0]) if weights is None else weights
+    return gaps.T @ ones  # type: ignore[no-any-return]
+
+
+def _column_sums(block: Any, weights: Array | None, with_gaps: bool) -> Array:
+    if scipy.sparse.issparse(block):
+        if with_gaps:
+            block = block.copy()
+            block.data = np.nan_to_num(block.data, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        ones = np.ones(block.shape[0]) if weights is None else weights
+        return np.asarray(block.T @ ones, dtype=float)
+    host = to_host(block)
+    if with_gaps:
+        host = np.where(np.isnan(host), np.zeros((), dtype=host.dtype), host)
+    with np.errstate(invalid="ignore"):  # inf - inf: reported by the caller, with the column's name
+        if weights is None:
+            return host.sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
+        return weights @ host.astype(np.float64)  # type: ignore[no-any-return]
+
+
+def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} is one of {', '.join(map(repr, choices))}; got {value!r}")

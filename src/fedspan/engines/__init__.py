@@ -1,0 +1,29 @@
+"""Engines: callables that execute one round on the sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedspan.engines.in_process import InProcess
+from fedspan.errors import ConfigurationError, nearest
+from fedspan.rounds import Outcome, Round, Site
+
+Execute = Callable[[Round], Outcome]
+Engine = Callable[[Sequence[Site], int], Execute]
+"""Makes an executor of rounds from sites and the run's seed."""
+
+ENGINES: dict[str, Engine] = {"in-process": InProcess}
+
+
+def get_engine(engine: str | Engine | None) -> Engine:
+    """Return an engine by name, the one given, or the default."""
+    if engine is None:
+        return InProcess
+    if callable(engine):
+        return engine
+    if engine not in ENGINES:
+        raise ConfigurationError(f"there is no engine {engine!r}; {nearest(str(engine), ENGINES)}")
+    return ENGINES[engine]
+
+
+__all__ = ["ENGINES", "Engine", "Execute", "InProcess", "get_engine"]

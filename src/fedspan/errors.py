@@ -1,0 +1,70 @@
+"""Every error fedspan raises on purpose.
+
+::
+
+    FedspanError
+    ├── ConfigurationError   a setting, a study file or a combination of choices is wrong (a ValueError)
+    ├── DataError            a site's data cannot be used as it is (a ValueError)
+    ├── SiteError            a step failed at a site for another reason; names the site and the step
+    │   ├── RoundConflict    the same round was asked twice with different questions
+    │   └── StateLost        a site was asked to go on from a state it no longer has
+    ├── CohortError          too few sites answered a round
+    ├── ResumeError          a run cannot be resumed: the study changed, or there is nothing to resume
+    └── FileError            a model, run or data file is unreadable, truncated or of another format (a ValueError)
+
+A text says what was given, what was expected and the way out; where a site is at fault, it is named first.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedspanError(Exception):
+    """The root of fedspan's own errors."""
+
+
+class ConfigurationError(FedspanError, ValueError):
+    """A setting, a study file or a combination of choices is wrong."""
+
+
+class DataError(FedspanError, ValueError):
+    """A site's data cannot be used as it is."""
+
+
+class SiteError(FedspanError):
+    """A step failed at a site."""
+
+
+class RoundConflict(SiteError):
+    """The same round was asked twice with different questions."""
+
+
+class StateLost(SiteError):
+    """A site was asked to go on from a state it no longer has."""
+
+
+class CohortError(FedspanError):
+    """Too few sites answered a round."""
+
+
+class ResumeError(FedspanError):
+    """A run cannot be resumed."""
+
+
+class FileError(FedspanError, ValueError):
+    """A model, run or data file is unreadable, truncated or of another format."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return a hint naming the nearest of ``choices``, for error texts.
+
+    >>> nearest("sover", ["solver", "seed"])
+    "did you mean 'solver'?"
+    >>> nearest("xyz", ["solver", "seed"])
+    'known: seed, solver'
+    """
+    known = sorted(choices)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"

@@ -1,0 +1,6 @@
+"""Layers: generators that pass on the stream of rounds, and watch or rewrite it."""
+
+from fedspan.layers.observe import OnRound, RoundRecord, observe
+from fedspan.layers.record import Journal, record
+
+__all__ = ["Journal", "OnRound", "RoundRecord", "observe", "record"]

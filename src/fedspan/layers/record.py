@@ -1,0 +1,119 @@
+"""The coordinator's journal: every question before it is asked, every aggregate before it is used.
+
+A run folder holds ``rounds.jsonl``, a line when a round is asked and one when it is answered, and the aggregates in
+``rounds/NNNN.npy`` (``.plain`` where an aggregate is more than one array). The coordinator's half of a study is
+deterministic given its seed, so a resumed run replays: answered rounds are taken from the journal, checked against
+the question's digest, and the first open one is asked again, under the same number, of sites that answer once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedspan.encoding import Array, Plain, decode, encode, write_atomically
+from fedspan.errors import FileError, ResumeError
+from fedspan.rounds import Outcome, Round, Solve
+
+T = TypeVar("T")
+
+
+class Journal:
+    """The rounds of one run, on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "rounds.jsonl"
+        self._answered = {line["round"]: line for line in self._read() if "answer" in line}
+
+    def replay(self, question: Round) -> Outcome | None:
+        """Return the recorded outcome of this round, if it has one."""
+        line = self._answered.get(question.number)
+        if line is None:
+            return None
+        if line["question"] != question.digest:
+            raise ResumeError(
+                f"{self._folder}: round {question.number} ({question.step.name}) is not the question that was "
+                f"recorded; the study, its data or fedspan changed. Start it anew in another folder"
+            )
+        value = self._load(line["answer"])
+        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"])
+
+    def asked(self, question: Round) -> None:
+        """Note a question before it is asked."""
+        self._append({"round": question.number, "step": question.step.name, "question": question.digest})
+
+    def answered(self, question: Round, outcome: Outcome, seconds: float) -> None:
+        """Keep an aggregate, then note that it is there."""
+        line: dict[str, Any] = {
+            "round": question.number, "step": question.step.name, "question": question.digest,
+            "answer": self._store(question.number, outcome.value), "sites": outcome.sites,
+            "bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "seconds": round(seconds, 6),
+        }  # fmt: skip
+        self._append(line)
+
+    def _store(self, number: int, value: Plain) -> dict[str, Any]:
+        if isinstance(value, np.ndarray):
+            name = f"rounds/{number:04d}.npy"
+            write_atomically(self._folder / name, _npy(value))
+            return {"file": name, "shape": list(value.shape), "dtype": value.dtype.name}
+        name = f"rounds/{number:04d}.plain"
+        write_atomically(self._folder / name, encode(value))
+        return {"file": name}
+
+    def _load(self, answer: dict[str, Any]) -> Plain:
+        path = self._folder / answer["file"]
+        try:
+            return np.load(path, allow_pickle=False) if path.suffix == ".npy" else decode(path.read_bytes())
+        except (OSError, ValueError, EOFError) as cause:
+            raise FileError(f"{path}: a recorded aggregate is unreadable ({cause}); the run cannot resume") from cause
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Read the lines; a last line cut short by a kill is dropped, from the file too."""
+        if not self._file.exists():
+            return []
+        lines, whole = [], 0
+        for raw in self._file.read_bytes().splitlines(keepends=True):
+            if not raw.endswith(b"\n"):
+                break
+            try:
+                lines.append(json.loads(raw))
+            except ValueError as cause:
+                raise FileError(f"{self._file}: line {len(lines) + 1} is damaged ({cause})") from cause
+            whole += len(raw)
+        if whole < self._file.stat().st_size:
+            with self._file.open("r+b") as file:
+                file.truncate(whole)
+        return lines
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def record(solve: Solve[T], journal: Journal) -> Solve[T]:
+    """Journal every round, and answer from the journal what it already holds."""
+    outcome: Outcome | None = None
+    while True:
+        try:
+            question: Round = solve.send(outcome)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        outcome = journal.replay(question)
+        if outcome is None:
+            journal.asked(question)
+            started = time.perf_counter()
+            outcome = yield question
+            journal.answered(question, outcome, time.perf_counter() - started)
+
+
+def _npy(value: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, value, allow_pickle=False)
+    return buffer.getvalue()

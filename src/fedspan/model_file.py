@@ -1,0 +1,102 @@
+"""The model file: npz arrays and a JSON header with a format version. No pickle, no code."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedspan.encoding import write_atomically
+from fedspan.errors import ConfigurationError, FileError
+from fedspan.layers import RoundRecord
+from fedspan.rounds import Cohort
+from fedspan.solvers import NAMES, make
+
+FORMAT, VERSION = "fedspan-model", 1
+NOT_KEPT = ("engine", "on_round", "run_folder", "init", "privacy", "secure", "verbose")
+"""Parameters that belong to a run, not to a model."""
+
+E = TypeVar("E")
+
+
+def save_model(model: Any, path: Path) -> None:
+    """Write a fitted estimator to one file, whole or not at all."""
+    arrays: dict[str, Any] = {}
+    fitted: dict[str, Any] = {}
+    for name, value in sorted(vars(model).items()):
+        if not name.endswith("_") or name.startswith("_"):
+            continue
+        if isinstance(value, np.ndarray):
+            arrays[name] = value.astype(str) if value.dtype == object else value
+        else:
+            fitted[name] = _to_json(value)
+    params = {k: _to_json(v) for k, v in model.get_params(deep=False).items() if k not in NOT_KEPT}
+    header = {
+        "format": FORMAT, "version": VERSION, "estimator": type(model).__name__, "params": params, "fitted": fitted,
+    }  # fmt: skip
+    buffer = io.BytesIO()
+    np.savez(buffer, header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_model(path: Path, kinds: dict[str, type], wanted: type[E]) -> E:
+    """Read a model file as the estimator that wrote it."""
+    header, arrays = read_model(path)
+    kind = kinds.get(header["estimator"])
+    if kind is None or not issubclass(kind, wanted):
+        raise ConfigurationError(f"{path} holds a {header['estimator']}, not a {wanted.__name__}")
+    params = {k: _from_json(v) for k, v in header["params"].items()}
+    model = kind(**params)
+    for name, value in header["fitted"].items():
+        setattr(model, name, _from_json(value))
+    for name, value in arrays.items():
+        setattr(model, name, value.astype(object) if value.dtype.kind == "U" else value)
+    return model  # type: ignore[no-any-return]
+
+
+def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read a model file's header and arrays."""
+    if not path.exists():
+        raise FileError(f"there is no model file {path}")
+    try:
+        with np.load(path, allow_pickle=False) as parts:
+            header = json.loads(parts["header"].tobytes())
+            arrays = {name: parts[name] for name in parts.files if name != "header"}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as cause:
+        raise FileError(f"{path} is not a fedspan model file, or was cut short ({cause})") from cause
+    if header.get("format") != FORMAT or header.get("version", 0) > VERSION:
+        raise FileError(
+            f"{path} has format {header.get('format')!r} version {header.get('version')}; this fedspan reads "
+            f"{FORMAT!r} up to version {VERSION}: update fedspan"
+        )
+    return header, arrays
+
+
+def _to_json(value: Any) -> Any:
+    if type(value) in NAMES:
+        return {"solver": NAMES[type(value)], "settings": asdict(value)}
+    if isinstance(value, Cohort):
+        return {"cohort": asdict(value)}
+    if isinstance(value, list) and value and isinstance(value[0], RoundRecord):
+        return {"history": [asdict(r) for r in value]}
+    if is_dataclass(value) or callable(value):
+        raise ConfigurationError(f"a model file holds plain data; {value!r} is not")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "solver" in value:
+        return make(value["solver"], **value["settings"])
+    if "cohort" in value:
+        settings = value["cohort"]
+        return Cohort(**{**settings, "only": None if settings["only"] is None else tuple(settings["only"])})
+    if "history" in value:
+        return [RoundRecord(**r) for r in value["history"]]
+    return value

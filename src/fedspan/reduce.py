@@ -1,0 +1,136 @@
+"""What the coordinator may see of the replies: a sum, a mean, or each one. Declared, so that layers can refuse.
+
+An engine asks a reduction for a collector, adds replies to it and takes the result. A plain collector adds in the
+order of arrival (the in-process engine visits sites in name order, so its sums repeat to the bit). An order-free
+one gives the same bits whatever the order, for engines where replies race; it costs O(d r) memory like the plain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedspan.encoding import Array, Plain
+from fedspan.linalg.accumulate import OrderFreeSum
+
+
+class _PlainSum:
+    """Adds arrays, or dicts of arrays and numbers, in the order given. Never changes what it was given."""
+
+    def __init__(self) -> None:
+        self._total: Any = None
+        self._owned = False
+
+    def add(self, value: Plain, times: float = 1) -> None:
+        """Add ``times`` the value."""
+        if isinstance(value, dict):
+            if self._total is None:
+                self._total = {key: _PlainSum() for key in value}
+            for key, part in value.items():
+                self._total[key].add(part, times)
+            return
+        if times != 1:
+            value = times * value
+        if self._total is None:
+            self._total = value
+        elif not self._owned or not isinstance(self._total, np.ndarray):
+            self._total, self._owned = self._total + value, True
+        else:
+            np.add(self._total, value, out=self._total)
+
+    def result(self) -> Plain:
+        """Return the sum."""
+        if isinstance(self._total, dict):
+            return {key: part.result() for key, part in self._total.items()}
+        return self._total
+
+
+class _OrderFree(_PlainSum):
+    """The same over `OrderFreeSum`: identical bits for every order of arrival."""
+
+    def add(self, value: Plain, times: float = 1) -> None:
+        """Add ``times`` the value."""
+        if isinstance(value, dict):
+            if self._total is None:
+                self._total = {key: _OrderFree() for key in value}
+            for key, part in value.items():
+                self._total[key].add(part, times)
+            return
+        array = np.asarray(value, dtype=float)
+        if self._total is None:
+            self._total = OrderFreeSum(array.shape)
+        self._total.add(array if times == 1 else times * array)
+
+    def result(self) -> Plain:
+        """Return the sum, rounded once."""
+        if isinstance(self._total, dict):
+            return {key: part.result() for key, part in self._total.items()}
+        total: Array = self._total.result()
+        return total if total.ndim else float(total)
+
+
+class _SumCollector:
+    def __init__(self, order_free: bool) -> None:
+        self._sum = _OrderFree() if order_free else _PlainSum()
+
+    def add(self, name: str, value: Plain, weight: float, times: int) -> None:
+        self._sum.add(value, times)
+
+    def result(self) -> Plain:
+        return self._sum.result()
+
+
+class _MeanCollector(_SumCollector):
+    def __init__(self, order_free: bool) -> None:
+        super().__init__(order_free)
+        self._weight = _OrderFree() if order_free else _PlainSum()
+
+    def add(self, name: str, value: Plain, weight: float, times: int) -> None:
+        self._sum.add(value, times * weight)
+        self._weight.add(float(weight), times)
+
+    def result(self) -> Plain:
+        return self._sum.result() / self._weight.result()
+
+
+class _GatherCollector:
+    def __init__(self) -> None:
+        self._values: dict[str, Plain] = {}
+
+    def add(self, name: str, value: Plain, weight: float, times: int) -> None:
+        self._values[name] = value
+
+    def result(self) -> Plain:
+        return {name: self._values[name] for name in sorted(self._values)}
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The coordinator sees the sum of the values, part by part."""
+
+    def collector(self, order_free: bool) -> _SumCollector:
+        """Return an empty collector."""
+        return _SumCollector(order_free)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The coordinator sees the mean of the values, weighted by each reply's weight."""
+
+    def collector(self, order_free: bool) -> _MeanCollector:
+        """Return an empty collector."""
+        return _MeanCollector(order_free)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """The coordinator sees each site's value, by name."""
+
+    def collector(self, order_free: bool) -> _GatherCollector:
+        """Return an empty collector."""
+        return _GatherCollector()
+
+
+Reduce = Sum | Mean | Gather

@@ -1,0 +1,296 @@
+"""The vocabulary of fedspan: read this first.
+
+A **solver** is a generator: the coordinator's half of a paper, written straight down. Each ``yield Round(...)``
+asks the federation one question and receives one aggregate. The **site's half** is a named module-level function,
+a *step*. An **engine** is one callable that executes a round. Recording and observing (and later privacy and secure
+sums) are **layers**: generators that pass on, and may rewrite, the stream of rounds.
+
+::
+
+    solver  --Round-->  numbered  --Round-->  layers ...  --Round-->  engine  --step, message-->  answer(site, ...)
+            <--value--            <-Outcome-              <-Outcome-          <-----Reply------
+
+A solver never sees an engine, a socket or another site's data, so the same file runs in one process, over a wire
+and on a deployed federation. Only step *names* and plain data (see `fedspan.encoding`) cross the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from fedspan.encoding import Array, Plain, digest
+from fedspan.errors import ConfigurationError, StateLost
+from fedspan.reduce import Gather, Mean, Reduce, Sum
+
+__all__ = [
+    "STEPS", "Array", "Cohort", "Gather", "Mean", "Memory", "Outcome", "Plain", "Policy", "Reduce", "Reply",
+    "Round", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+# ---- the coordinator's side ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who is asked in a round, how many answers are waited for, and what becomes of the rest.
+
+    ``only`` names the sites (default: all); ``fraction`` of them is drawn by ``sample``: ``"uniform"`` without
+    replacement (FedPower scheme 2) or ``"by-size-with-replacement"`` (scheme 1: a site drawn twice counts twice).
+    The round ends with the ``first`` so many replies (default: all that were asked), and no reply later than
+    ``deadline`` seconds counts. A late reply is dropped, or with ``late="carry"`` joins the next round of its step.
+    """
+
+    only: tuple[str, ...] | None = None
+    fraction: float = 1.0
+    sample: str = "uniform"
+    first: int | None = None
+    deadline: float | None = None
+    late: str = "drop"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ConfigurationError(f"a cohort's fraction lies in (0, 1], got {self.fraction}")
+        if self.sample not in ("uniform", "by-size-with-replacement"):
+            raise ConfigurationError(f"sample is 'uniform' or 'by-size-with-replacement', got {self.sample!r}")
+        if self.first is not None and self.first < 1:
+            raise ConfigurationError(f"a round waits for at least 1 reply, got first={self.first}")
+        if self.deadline is not None and self.deadline <= 0:
+            raise ConfigurationError(f"a deadline is a positive number of seconds, got {self.deadline}")
+        if self.late not in ("drop", "carry"):
+            raise ConfigurationError(f"late replies are 'drop'ped or 'carry'-ed over, got {self.late!r}")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every site is asked and waited for."""
+        return self.only is None and self.fraction == 1 and self.first is None and self.deadline is None
+
+    def draw(
+        self, names: Sequence[str], rng: np.random.Generator, sizes: Callable[[], Mapping[str, int]]
+    ) -> dict[str, int]:
+        """Return the sites to ask and how often each one's reply counts.
+
+        >>> Cohort(fraction=0.5).draw(["a", "b", "c", "d"], np.random.default_rng(0), dict)
+        {'c': 1, 'd': 1}
+        """
+        pool = list(names) if self.only is None else sorted(self.only)
+        strangers = set(pool) - set(names)
+        if strangers:
+            raise ConfigurationError(f"the cohort names {sorted(strangers)}, but the sites are {sorted(names)}")
+        if self.fraction == 1 and self.sample == "uniform":
+            return dict.fromkeys(pool, 1)
+        count = max(1, round(self.fraction * len(pool)))
+        if self.sample == "uniform":
+            return dict.fromkeys(sorted(rng.choice(pool, size=count, replace=False).tolist()), 1)
+        rows = sizes()
+        share = np.array([rows[name] for name in pool], dtype=float)
+        times = rng.multinomial(count, share / share.sum())
+        return {name: int(t) for name, t in zip(pool, times, strict=True) if t}
+
+
+@dataclass(frozen=True)
+class Round:
+    """One question to the sites. ``number`` and ``parents`` are filled in by `numbered`, the rest by the solver."""
+
+    step: Step
+    message: Plain = None
+    reduce: Reduce = field(default_factory=Sum)
+    cohort: Cohort = field(default_factory=Cohort)
+    estimate: Array | None = None
+    """The orthonormal d x r basis as it stands when the question is asked, for observers."""
+    number: int = -1
+    parents: Mapping[str, int] = field(default_factory=dict)
+    """For each site, the last round it answered: the state its step must go on from."""
+
+    @cached_property
+    def digest(self) -> str:
+        """The question's fingerprint: the same round may only ever be asked with the same one."""
+        return digest([self.number, self.step.name, self.message])
+
+
+class Outcome(NamedTuple):
+    """What came of a round: the aggregate, and what it cost."""
+
+    value: Plain
+    sites: list[str]
+    bytes_up: int
+    bytes_down: int
+
+
+Solve = Generator[Round, Any, T]
+"""A solver in flight: yields rounds, is sent their aggregates (layers: their outcomes), returns its result."""
+
+
+def numbered(solve: Solve[T]) -> Solve[T]:
+    """Number a solver's rounds, note who answered which, and hand the solver the bare aggregate."""
+    parents: dict[str, int] = {}
+    number, value = 0, None
+    while True:
+        try:
+            question = solve.send(value)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        outcome: Outcome = yield replace(question, number=number, parents=parents)
+        parents.update(dict.fromkeys(outcome.sites, number))
+        number, value = number + 1, outcome.value
+
+
+def drive(solve: Solve[T], execute: Callable[[Round], Outcome]) -> T:
+    """The coordinator's half of every engine: pull rounds out of a solver and execute them."""
+    outcome = None
+    while True:
+        try:
+            question = solve.send(outcome)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        outcome = execute(question)
+
+
+# ---- the site's side -------------------------------------------------------------------------------------------
+
+
+class Reply(NamedTuple):
+    """What a step returns: ``value`` leaves the site (``weight`` with it, for a `Mean`), ``state`` stays there."""
+
+    value: Plain
+    weight: float = 1.0
+    state: dict[str, Plain] | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A site's half of a solver. The name travels, never the code.
+
+    ``lost`` says what to do where the site no longer has the state it should go on from: ``"restart"`` from the
+    message alone, or ``"leave"`` the round. ``setup`` marks rounds that prepare data and are counted apart.
+    """
+
+    name: str
+    run: Callable[[Site, Any], Reply]
+    lost: str = "leave"
+    setup: bool = False
+
+    def __call__(self, site: Site, message: Plain) -> Reply:
+        """Run the step at a site."""
+        return self.run(site, message)
+
+
+STEPS: dict[str, Step] = {}
+"""Every step by its name: what a site looks a question up in."""
+
+
+def site_step(
+    name: str, *, lost: str = "leave", setup: bool = False
+) -> Callable[[Callable[[Site, Any], Reply]], Step]:
+    """Register a function as a step under a name that can travel."""
+
+    def register(run: Callable[[Site, Any], Reply]) -> Step:
+        if name in STEPS:
+            raise ValueError(f"two steps are called {name!r}")
+        STEPS[name] = Step(name, run, lost, setup)
+        return STEPS[name]
+
+    return register
+
+
+class Policy(Protocol):
+    """A site's privacy policy: sees every part of a release before it leaves, and returns what may leave."""
+
+    def noised(self, site: Site, parts: dict[str, Array]) -> dict[str, Array]:
+        """Return the parts with this site's noise, charged to its ledger."""
+        ...
+
+
+class Memory:
+    """A site's state between rounds: the newest version and the one before, each with the round that made it.
+
+    The one before is kept because the coordinator may drop a late reply and go on from the round before it.
+    This one lives in memory; `fedspan.sites.DurableMemory` survives the process, and never answers a round twice.
+    """
+
+    def __init__(self) -> None:
+        self.versions: tuple[tuple[int, dict[str, Plain]], ...] = ()
+
+    def recall(self, question: Round) -> Reply | None:
+        """Return the reply this round was given before, if it is kept."""
+        return None
+
+    def version(self, parent: int | None) -> dict[str, Plain] | None:
+        """Return the state that round ``parent`` left behind (None: nothing yet), or None if it is not here."""
+        if parent is None:
+            return {}
+        for number, state in self.versions:
+            if number == parent:
+                return state
+        return None
+
+    def commit(self, question: Round, parent: int | None, reply: Reply, state: dict[str, Plain]) -> None:
+        """Keep a round's new state and the version it came from."""
+        self.versions = ((question.number, state), *(v for v in self.versions if v[0] == parent))
+
+
+class Site:
+    """All that a step may see of a site."""
+
+    __slots__ = ("_rng", "data", "id", "memory", "policy", "round", "seed", "source", "state")
+
+    def __init__(
+        self, id: str, source: Any, *, policy: Policy | None = None, memory: Memory | None = None, seed: int = 0
+    ) -> None:
+        self.id = id
+        self.source = source
+        """The data as opened."""
+        self.data = source
+        """The data as the study prepared it: columns aligned, centred, scaled, weighted."""
+        self.policy = policy
+        self.memory = Memory() if memory is None else memory
+        self.seed = seed
+        self.round = -1
+        self.state: dict[str, Plain] = {}
+        self._rng: np.random.Generator | None = None
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """This site's generator for this round, the same however often the round is asked; made on first use."""
+        if self._rng is None:
+            name = int.from_bytes(self.id.encode(), "little")
+            self._rng = np.random.default_rng([self.seed, name, self.round])
+        return self._rng
+
+    def noised(self, **parts: Array) -> Any:
+        """The line where a paper writes "+ noise": the release, with this site's own noise if its policy asks any.
+
+        One part comes back as it is, several as a dict.
+        """
+        if self.policy is not None:
+            parts = self.policy.noised(self, parts)
+        if len(parts) == 1:
+            return next(iter(parts.values()))
+        return parts
+
+
+def answer(site: Site, question: Round) -> Reply:
+    """The site's half of every engine: go on from the right state, run the step, commit before replying."""
+    memory, parent = site.memory, question.parents.get(site.id)
+    known = memory.recall(question)
+    if known is not None:
+        return known
+    state = memory.version(parent)
+    if state is None:
+        if question.step.lost == "leave":
+            raise StateLost(
+                f"site {site.id!r} lost its state: round {question.number} ({question.step.name}) goes on from round "
+                f"{parent}, which this site does not have; restore the site's folder, or start the study anew"
+            )
+        state = {}
+    site.state, site.round, site._rng = state, question.number, None
+    reply = question.step.run(site, question.message)
+    memory.commit(question, parent, reply, state if reply.state is None else {**state, **reply.state})
+    return reply

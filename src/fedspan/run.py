@@ -1,0 +1,210 @@
+"""Assemble and run a study: data preparation, solver, layers, engine. The order of layers is fixed here.
+
+solver and set-up  ->  numbered  ->  observe  ->  record  ->  engine
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspan.data import Facts, Preparation, Source
+from fedspan.data.preprocess import set_up
+from fedspan.encoding import Array, digest, write_atomically
+from fedspan.engines import Engine, get_engine
+from fedspan.errors import ConfigurationError, DataError, ResumeError
+from fedspan.layers import Journal, OnRound, RoundRecord, observe, record
+from fedspan.linalg import Estimate, canonical_signs, orth
+from fedspan.rounds import Cohort, Solve, drive, numbered
+from fedspan.sites import open_sites
+from fedspan.solvers import NAMES, Problem, Solution, Solver, choose, make
+from fedspan.threshold import rank_by_fraction, rank_by_threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """All that determines a run's answer, but for the data."""
+
+    n_components: int | float | str = 10
+    solver: str | Solver = "krylov"
+    preparation: Preparation = field(default_factory=Preparation)
+    cohort: Cohort = field(default_factory=Cohort)
+    seed: int = 0
+    init: Array | None = None
+    """A d x k basis to start from: a warm start."""
+
+    def fingerprint(self, sources: Mapping[str, Source]) -> dict[str, Any]:
+        """Return what a resumed run must agree on, as plain data."""
+        solver = self.solver if isinstance(self.solver, str) else {NAMES[type(self.solver)]: asdict(self.solver)}  # type: ignore[call-overload]
+        return {
+            "n_components": self.n_components, "solver": solver, "preparation": asdict(self.preparation),
+            "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),
+            "sites": {name: list(source.shape) for name, source in sorted(sources.items())},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found, and what it took."""
+
+    estimate: Estimate
+    """k columns, signs canonical, and the eigenvalues of the prepared rows' Gram matrix."""
+    facts: Facts
+    solver: Solver
+    converged: bool | None
+    history: list[RoundRecord]
+
+    @property
+    def rounds(self) -> int:
+        """The solver's rounds."""
+        return sum(not r.setup for r in self.history)
+
+    @property
+    def setup_rounds(self) -> int:
+        """Rounds that prepared the data."""
+        return sum(r.setup for r in self.history)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from the sites, all rounds."""
+        return sum(r.bytes_up for r in self.history)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes to the sites, all rounds."""
+        return sum(r.bytes_down for r in self.history)
+
+
+def run(
+    study: Study,
+    sources: Mapping[str, Source],
+    *,
+    engine: str | Engine | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    watchers: Sequence[OnRound] = (),
+) -> Result:
+    """Run a study on sites. With a folder, every round is recorded there and a stopped run can be resumed."""
+    if not sources:
+        raise ConfigurationError("a study needs at least one site, got none")
+    journal = None if folder is None else open_journal(folder, study.fingerprint(sources), resume=resume)
+    sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
+    history: list[RoundRecord] = []
+    solve = assemble(solve_study(study), journal, [lambda r, _: history.append(r), *watchers])
+    facts, solver, solution = drive(solve, get_engine(engine)(sites, study.seed))
+    basis, values = solution.estimate
+    if not facts.symmetric:
+        values = np.maximum(values, 0.0)
+    return Result(Estimate(canonical_signs(basis), values), facts, solver, solution.converged, history)
+
+
+def assemble(solve: Solve[Any], journal: Journal | None, watchers: Sequence[OnRound]) -> Solve[Any]:
+    """Put the layers around a solver, in their order."""
+    solve = observe(numbered(solve), *watchers)
+    return solve if journal is None else record(solve, journal)
+
+
+def open_journal(folder: Path, fingerprint: dict[str, Any], *, resume: bool) -> Journal:
+    """Open a run folder: a new one, or with ``resume`` one whose study is the same."""
+    terms = folder / "terms.json"
+    if not resume:
+        if (folder / "rounds.jsonl").exists():
+            raise ResumeError(f"{folder} holds a run already; resume it, or name another folder")
+        write_atomically(terms, json.dumps(fingerprint, indent=1, sort_keys=True).encode())
+        return Journal(folder)
+    if not terms.exists():
+        raise ResumeError(f"{folder} holds no run to resume; start the study without resume")
+    recorded = json.loads(terms.read_text())
+    changed = [key for key in fingerprint if _plain(fingerprint[key]) != recorded.get(key)]
+    if changed:
+        key = changed[0]
+        raise ResumeError(
+            f"{folder}: the study changed since this run began: {', '.join(changed)} "
+            f"({key} was {recorded.get(key)}, is {_plain(fingerprint[key])}); restore it, or use another folder"
+        )
+    return Journal(folder)
+
+
+def solve_study(study: Study) -> Solve[tuple[Facts, Solver, Solution]]:
+    """The coordinator's whole half: prepare the data, choose rank and solver, solve."""
+    facts = yield from set_up(study.preparation)
+    _check_rank(study.n_components, facts)
+    if isinstance(study.n_components, int):
+        solver = resolve_solver(study, facts.features, study.n_components)
+        solution = yield from solve_rank(study, facts, solver, study.n_components, study.init)
+        return facts, solver, solution
+    most = min(facts.features, facts.n_rows)
+    k, init = min(16, most), study.init
+    while True:  # double the rank until the rule is satisfied inside it, each time from the last answer
+        solver = resolve_solver(study, facts.features, k)
+        solution = yield from solve_rank(study, facts, solver, k, init)
+        basis, values = solution.estimate
+        if isinstance(study.n_components, float):
+            wanted = rank_by_fraction(values, facts.total, study.n_components)
+        else:
+            wanted = rank_by_threshold(values, facts.total, facts.n_rows, facts.features)
+        if wanted is not None or k == most:
+            kept = wanted or k
+            return facts, solver, replace(solution, estimate=Estimate(basis[:, :kept], values[:kept]))
+        k, init = min(2 * k, most), basis
+
+
+def solve_rank(study: Study, facts: Facts, solver: Solver, k: int, init: Array | None) -> Solve[Solution]:
+    """Solve for k components from a random start, or a given one completed at random."""
+    d, rank = facts.features, solver.rank(k, facts.features)
+    rng = np.random.default_rng([study.seed, d, rank])
+    start = rng.standard_normal((d, rank))
+    if init is not None:
+        if init.ndim != 2 or init.shape[0] != d:
+            raise ConfigurationError(f"init is a basis of {d} rows, one for each feature; got shape {init.shape}")
+        given = np.asarray(init, dtype=float)[:, :rank]
+        start[:, : given.shape[1]] = given
+    problem = Problem(
+        orth(start), k, total=facts.total if facts.total > 0 else 1.0, weight=facts.weight,
+        precision=facts.precision, cohort=study.cohort, rng=rng,
+    )  # fmt: skip
+    solution = yield from solver.solve(problem)
+    basis, values = solution.estimate
+    return replace(solution, estimate=Estimate(basis[:, :k], values[:k]))
+
+
+def resolve_solver(study: Study, d: int, k: int) -> Solver:
+    """Return the solver asked for, or the one that fits; refuse a cohort it cannot honour."""
+    solver = study.solver
+    if solver == "auto":
+        solver = choose(d, k, full=study.cohort.is_full)
+    elif isinstance(solver, str):
+        solver = make(solver)
+    if not study.cohort.is_full and not solver.partial:
+        raise ConfigurationError(
+            f"{NAMES[type(solver)]} needs every site in every round, but the cohort is {study.cohort}; "
+            f"take fedpower or power, or ask all sites"
+        )
+    if study.cohort.sample != "uniform" and NAMES[type(solver)] != "fedpower":
+        raise ConfigurationError("sampling by size with replacement is FedPower's scheme 1; take solver fedpower")
+    return solver
+
+
+def _check_rank(wanted: int | float | str, facts: Facts) -> None:
+    if isinstance(wanted, int):
+        most = facts.features if facts.symmetric else min(facts.features, facts.n_rows)
+        if not 1 <= wanted <= most:
+            raise DataError(
+                f"n_components = {wanted} must lie between 1 and {most}: the study has {facts.features} features "
+                f"and {facts.n_rows} rows"
+            )
+    elif isinstance(wanted, float):
+        if not 0 < wanted < 1:
+            raise ConfigurationError(f"a fractional n_components lies in (0, 1), got {wanted}")
+    elif wanted != "auto":
+        raise ConfigurationError(f"n_components is an integer, a fraction in (0, 1) or 'auto', got {wanted!r}")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON would give it back."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,68 @@
+"""Opening sites: their data, and a memory that survives the process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedspan.data import Source
+from fedspan.data.preprocess import install
+from fedspan.encoding import Plain, decode, encode, write_atomically
+from fedspan.errors import RoundConflict
+from fedspan.rounds import Memory, Reply, Round, Site
+
+
+class DurableMemory(Memory):
+    """A memory kept in one file, replaced whole before each reply leaves.
+
+    A round asked again with the same question gets the same bytes again, so no noise is ever drawn twice for one
+    round; asked again with another question, or after the site went on, it is refused and the refusal is logged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._file, self._log = folder / "memory", folder / "refused.jsonl"
+        self._last: dict[str, Plain] | None = None
+        if self._file.exists():
+            kept = decode(self._file.read_bytes())
+            self._last = kept["last"]
+            self.versions = tuple((number, state) for number, state in kept["versions"])
+
+    def recall(self, question: Round) -> Reply | None:
+        """Return the stored reply to this very question; refuse another question for an answered round."""
+        if self._last is None or question.number > self._last["round"]:
+            return None
+        if question.number == self._last["round"] and question.digest == self._last["question"]:
+            return Reply(self._last["value"], self._last["weight"])
+        line = {"round": question.number, "step": question.step.name, "question": question.digest}
+        with self._log.open("a") as log:
+            log.write(json.dumps(line) + "\n")
+        raise RoundConflict(
+            f"round {question.number} ({question.step.name}) was asked again with another question, or after round "
+            f"{self._last['round']} was answered; a site answers each round once"
+        )
+
+    def commit(self, question: Round, parent: int | None, reply: Reply, state: dict[str, Plain]) -> None:
+        """Write the reply, the new state and the one before, all or nothing, before the reply leaves."""
+        super().commit(question, parent, reply, state)
+        self._last = {
+            "round": question.number, "question": question.digest, "value": reply.value, "weight": reply.weight,
+        }  # fmt: skip
+        kept = {"last": self._last, "versions": [[number, state] for number, state in self.versions]}
+        write_atomically(self._file, encode(kept))
+
+
+def open_sites(sources: Mapping[str, Source], *, seed: int, folder: Path | None = None) -> list[Site]:
+    """Open sites in name order; with a folder, each with a durable memory in its own sub-folder."""
+    return [open_site(name, sources[name], seed=seed, folder=folder) for name in sorted(sources)]
+
+
+def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None) -> Site:
+    """Open one site and, where its memory holds a preparation, see its data through it again."""
+    memory = Memory() if folder is None else DurableMemory(folder / name)
+    site = Site(name, source, memory=memory, seed=seed)
+    if memory.versions and "preparation" in memory.versions[0][1]:
+        install(site, memory.versions[0][1]["preparation"])
+    return site

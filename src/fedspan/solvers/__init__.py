@@ -1,0 +1,57 @@
+"""One file per method, both halves in it. A solver is the frozen dataclass of its settings."""
+
+from __future__ import annotations
+
+from fedspan.errors import ConfigurationError, nearest
+from fedspan.solvers.covariance import Covariance
+from fedspan.solvers.fedpower import FedPower
+from fedspan.solvers.krylov import BlockKrylov
+from fedspan.solvers.one_shot import UDA, WDA, RandomizedSVD
+from fedspan.solvers.power import Power
+from fedspan.solvers.problem import Problem, Solution, Solver
+
+SOLVERS: dict[str, type[Solver]] = {
+    "power": Power,
+    "fedpower": FedPower,
+    "krylov": BlockKrylov,
+    "covariance": Covariance,
+    "uda": UDA,
+    "wda": WDA,
+    "dr-svd": RandomizedSVD,
+}
+"""Every solver by the name that studies and estimators use."""
+
+NAMES = {kind: name for name, kind in SOLVERS.items()}
+
+__all__ = [
+    "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "Power", "Problem", "RandomizedSVD",
+    "Solution", "Solver", "choose", "make",
+]  # fmt: skip
+
+
+def make(name: str, **settings: object) -> Solver:
+    """Return the solver of that name with these settings.
+
+    >>> make("power", rounds=5)
+    Power(rounds=5, tol=1e-09, oversampling=0)
+    """
+    if name not in SOLVERS:
+        raise ConfigurationError(f"there is no solver {name!r}; {nearest(name, [*SOLVERS, 'auto'])}")
+    kind = SOLVERS[name]
+    known = list(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+    for key in settings:
+        if key not in known:
+            raise ConfigurationError(f"solver {name!r} has no setting {key!r}; {nearest(key, known)}")
+    return kind(**settings)
+
+
+def choose(d: int, k: int, *, full: bool) -> Solver:
+    """Choose a solver for d features and k components: ``solver="auto"``.
+
+    Where some sites may be silent: FedPower, which stays right on average. Where the Gram matrix is no more to
+    send than a few Krylov blocks: covariance, one exact round. Else block Krylov.
+    """
+    if not full:
+        return FedPower()
+    krylov = BlockKrylov()
+    return Covariance() if d <= 10 * krylov.rank(k, d) else krylov

@@ -1,0 +1,49 @@
+"""Distributed power method: FedPower (Guo et al. 2021), Alg. 1; also called simple subspace iteration (SSI).
+
+========  =========================================================
+paper     here
+========  =========================================================
+A_i, M_i  ``site.data``; G_i = A_i'A_i = s_i M_i is what a site multiplies with
+Z_t, Y_t  ``z``, ``y`` (d x r)
+k, r, T   ``problem.k``, ``k + oversampling``, ``rounds``
+========  =========================================================
+
+A round costs 8 d r bytes to and from each site. Left out: nothing. Sites send A_i'A_i Z, not p_i M_i Z: the sum is
+n times the paper's Y_t, its span the same, and no site's size is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedspan.encoding import Array
+from fedspan.linalg import left_svd, orth
+from fedspan.metrics import kkt_violation
+from fedspan.rounds import Round, Solve, Sum
+from fedspan.solvers.problem import Problem, Solution, multiply
+from fedspan.solvers.settings import Iterative
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Iterative):
+    """Distributed power iteration. Stops on the scaled KKT violation ``tol``, or after ``rounds``.
+
+    >>> Power(rounds=20, oversampling=2)
+    Power(rounds=20, tol=1e-09, oversampling=2)
+    """
+
+    rounds: int = 100
+    tol: float = 1e-9
+    oversampling: int = 0
+
+    def solve(self, problem: Problem) -> Solve[Solution]:
+        """Alg. 1."""
+        z, tol = problem.start, self.attainable(problem)
+        for _ in range(self.rounds):
+            y: Array = yield Round(multiply, z, Sum(), problem.cohort, estimate=z)  # lines 4-5
+            converged = tol > 0 and kkt_violation(z, y, problem.total) <= tol
+            if converged:
+                break
+            z = orth(y)  # line 6
+        # Line 8: Z_T = orth(Y_T), its columns turned to singular vectors; the values of G Z come with them.
+        return Solution(left_svd(y), converged if tol > 0 else None)

@@ -1,0 +1,77 @@
+"""What every solver is given, and the last round most of them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedspan.encoding import Array
+from fedspan.linalg import Estimate, ritz
+from fedspan.rounds import Cohort, Reply, Round, Site, Solve, Sum, site_step
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The k leading eigenvectors of G = sum of G_i, where site i answers ``gram_times(z) = G_i z``."""
+
+    start: Array
+    """An orthonormal d x r basis, r >= k: the paper's Z_0."""
+    k: int
+    total: float = 1.0
+    """The trace of G, which residuals are measured against."""
+    weight: float = 1.0
+    """The number of rows behind G (or the sum of their weights)."""
+    precision: float = float(np.finfo(np.float64).eps)
+    """The rounding unit of the sites' products; a tolerance below it would never be met."""
+    cohort: Cohort = field(default_factory=Cohort)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+
+class Solver(Protocol):
+    """The settings of a method: a frozen dataclass whose `solve` is the coordinator's half."""
+
+    def solve(self, problem: Problem) -> Solve[Solution]:
+        """Yield rounds, return the solution."""
+        ...
+
+    def rank(self, k: int, d: int) -> int:
+        """Return the iteration rank r for k components of d features."""
+        ...
+
+    @property
+    def partial(self) -> bool:
+        """Whether the method stays right when only some sites answer a round."""
+        ...
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver returns: the estimate, and whether its tolerance was met (None: it has none)."""
+
+    estimate: Estimate
+    converged: bool | None = None
+
+
+@site_step("gram.multiply")
+def multiply(site: Site, z: Array) -> Reply:
+    """A_i' A_i Z (FedPower, Alg. 1 line 4), plus this site's own noise if its policy asks for any."""
+    return Reply(site.noised(product=site.data.gram_times(z)))
+
+
+@site_step("gram.multiply_counted")
+def multiply_counted(site: Site, z: Array) -> Reply:
+    """The same with the number of rows behind it, for rounds that only some sites answer."""
+    rows = np.array(float(site.data.mass))
+    return Reply(site.noised(product=site.data.gram_times(z), rows=rows))
+
+
+def ritz_round(z: Array, problem: Problem) -> Solve[Estimate]:
+    """One more product turns a basis into Ritz vectors with their values; scaled up where only some answer."""
+    if problem.cohort.is_full:
+        product: Any = yield Round(multiply, z, Sum(), estimate=z)
+        return ritz(z, product)
+    cohort = replace(problem.cohort, sample="uniform")
+    answers = yield Round(multiply_counted, z, Sum(), cohort, estimate=z)
+    return ritz(z, answers["product"] * (problem.weight / float(answers["rows"])))
