@@ -20,13 +20,15 @@ def align_columns(described: Described, mode: str) -> list[str] | None:
         for site, (_, count) in described.items():
             if count != described[first][1]:
                 raise DataError(
-                    f"site {site!r} has {count} columns, site {first!r} has {described[first][1]}; without column "
-                    f"names they cannot be aligned: name the columns or make them equal"
+                    f"site {site!r} has {count} columns, site {first!r} has {described[first][1]}; without "
+                    f"column names they cannot be aligned: name the columns or make them equal"
                 )
         return None
     if unnamed:
         named = sorted(set(described) - set(unnamed))
-        raise DataError(f"site {unnamed[0]!r} has no column names but {named[0]!r} does; name them at every site")
+        raise DataError(
+            f"site {unnamed[0]!r} has no column names but {named[0]!r} does; name them at every site"
+        )
     lists = {site: names or [] for site, (names, _) in described.items()}
     if mode == "union-zero":
         return list(dict.fromkeys(name for names in lists.values() for name in names))
@@ -39,15 +41,16 @@ def align_columns(described: Described, mode: str) -> list[str] | None:
         lacks, extra = set(lists[first]) - set(names), set(names) - set(lists[first])
         if lacks or extra:
             raise DataError(
-                f"site {site!r} has other columns than site {first!r}: lacks {_few(lacks)}, adds {_few(extra)}; "
-                f'set columns = "intersect" (or "union-zero"), or mend the names'
+                f"site {site!r} has other columns than site {first!r}: lacks {_few(lacks)}, adds "
+                f'{_few(extra)}; set columns = "intersect" (or "union-zero"), or mend the names'
             )
     return lists[first]
 
 
 def _few(names: set[str]) -> str:
     listed = sorted(names)
-    return "none" if not listed else ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
+    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
+    return ", ".join(listed[:5]) + more if listed else "none"
 
 
 def _sketch(lists: dict[str, list[str]]) -> str:

@@ -1,8 +1,8 @@
-"""A site's rows as the study prepared them: columns aligned, gaps filled, centred, scaled, weighted. All implicit.
+"""A site's rows as the study prepared them: aligned, gaps filled, centred, scaled, weighted. All implicit.
 
-With B a block of raw rows, mu the federated mean, S = diag(scale) and W = diag(row weights), the rows that enter the
-algebra are ``sqrt(W) (B - 1 mu') S^-1``. They are never formed for a product: ``A'W(A z)`` is computed as
-``S^-1 (B' V - mu (1'V))`` with ``V = W (B S^-1 z - 1 mu' S^-1 z)``, which keeps sparse rows sparse.
+With B a block of raw rows, mu the federated mean, S = diag(scale) and W = diag(row weights), the rows that
+enter the algebra are ``sqrt(W) (B - 1 mu') S^-1``. They are not formed for a product: ``A'W(A z)`` is computed
+as ``S^-1 (B' V - mu (1'V))`` with ``V = W (B S^-1 z - 1 mu' S^-1 z)``, which keeps sparse rows sparse.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from array_api_compat import array_namespace
 
-from fedspan.data.source import Block, Source, like, to_host
+from fedspan.data.arrays import nearest_column
+from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError
 
 _READ = 8.0  # reading an entry of an array costs about as much as eight multiplications
 _GRAM_BYTES = 256 << 20
+# rows this small are kept prepared: the call overhead of the implicit form would be the larger
+_SMALL_BYTES = 64 << 10
 
 
 class Prepared(Source):
     """A source seen through a preparation: plain data, as it came in the ``data.prepare`` round."""
 
     def __init__(self, source: Source, preparation: dict[str, Plain]) -> None:
-        self._source = source
         names = preparation.get("columns")
+        if source.symmetric:
+            source = _symmetric_part(source, names)
+        self._source = source
         self._aligned = Aligned(source, names, preparation.get("fill"), preparation.get("weight_column"))
         self._mean = _or_none(preparation.get("mean"))
         self._scale = _or_none(preparation.get("scale"))
@@ -35,15 +41,15 @@ class Prepared(Source):
         self.shape = (source.shape[0], self._aligned.width)
         self.dtype, self.pass_cost, self.symmetric = source.dtype, source.pass_cost, source.symmetric
         self._gram: Array | None = None
+        self._small = self._prepared_if_small()
         self._spent = 0.0
-        plain = source.weights is None and source.site_weight == 1 and not preparation.get("weight_column")
-        self._mass = float(source.shape[0]) if plain else None
+        self._mass = None if preparation.get("weight_column") else source.mass
 
     def rows(self) -> Iterator[tuple[Block, Array | None]]:
         """Yield raw blocks, aligned and filled, with their row weights (None: all one)."""
         for block, weights in self._aligned.rows():
             if self._by_degree:
-                degree = np.asarray(block.sum(axis=1), dtype=float).ravel()
+                degree = to_host(block @ like(block, np.ones(block.shape[1]))).astype(float)
                 degree = np.divide(1.0, degree, out=np.zeros_like(degree), where=degree != 0)
                 weights = degree if weights is None else weights * degree
             yield block, weights
@@ -51,11 +57,18 @@ class Prepared(Source):
     def blocks(self) -> Iterator[Block]:
         """Yield the prepared rows themselves: dense where the data is centred."""
         for block, weights in self.rows():
-            rows = self._explicit(block)
-            yield rows if weights is None else _scale_rows(rows, np.sqrt(weights))
+            pieces = [slice(None)]
+            if scipy.sparse.issparse(block) and self._mean is not None:  # dense, so a few rows at a time
+                pieces = list(row_slices(block.shape[0], block.dtype.itemsize * block.shape[1]))
+            for piece in pieces:
+                rows = self._explicit(block[piece] if len(pieces) > 1 else block)
+                yield rows if weights is None else _scale_rows(rows, np.sqrt(weights[piece]))
 
     def gram_times(self, z: Array) -> Array:
         """Return A'(A z) of the prepared rows, in one pass, or from the cached Gram where that pays."""
+        if self._small is not None:
+            product: Array = self._small.T @ (self._small @ like(self._small, z))
+            return product if product.dtype == np.float64 else product.astype(np.float64)
         if self.symmetric:
             return self._source.gram_times(z)
         if self._gram is not None or self._gram_pays(z.shape[1]):
@@ -74,23 +87,31 @@ class Prepared(Source):
         return total if total.dtype == np.float64 else total.astype(np.float64)
 
     def _block_product(self, block: Block, weights: Array | None, z: Array, shift: Array | None) -> Array:
+        block, shift = self._centred(block, shift)
         inner = block @ like(block, z)
         if shift is not None:
             inner -= like(block, shift)
         if weights is not None:
             inner *= like(block, weights[:, None])
         product = to_host(block.T @ inner)
-        if shift is None:
+        if shift is None or self._mean is None:
             return product
         return product - np.multiply.outer(self._mean, to_host(inner).sum(axis=0, dtype=np.float64))
+
+    def _centred(self, block: Block, shift: Array | None) -> tuple[Block, Array | None]:
+        """Centre a dense float32 block: the implicit form would keep four digits where a mean is 1000 deviations."""
+        if shift is None or self._mean is None or self.dtype.itemsize == 8 or scipy.sparse.issparse(block):
+            return block, shift
+        return block - like(block, self._mean), None
 
     def times(self, v: Array, *, weighted: bool = False) -> Array:
         """Return the rows' scores A v; with ``weighted``, each times the root of its row's weight."""
         v = v if self._scale is None else v / self._scale[:, None]
-        shift = 0.0 if self._mean is None else self._mean @ v
+        mean_score = None if self._mean is None else self._mean @ v
         parts = [np.zeros((0, v.shape[1]))]
         for block, weights in self.rows():
-            scores = to_host(block @ like(block, v)) - shift
+            rows, shift = self._centred(block, mean_score)
+            scores = to_host(rows @ like(rows, v)) - (0.0 if shift is None else shift)
             parts.append(scores if weights is None or not weighted else scores * np.sqrt(weights)[:, None])
         return np.concatenate(parts)
 
@@ -107,10 +128,29 @@ class Prepared(Source):
             return self._source.gram()
         if self._gram is None:
             gram = np.zeros((self.shape[1], self.shape[1]))
-            for block in self.blocks():
-                gram += to_host(block.T @ block)
+            for block, weights in self.rows():
+                product = self._sparse_gram if scipy.sparse.issparse(block) else self._dense_gram
+                gram += product(block, weights)
             self._gram = gram
         return self._gram
+
+    def _dense_gram(self, block: Block, weights: Array | None) -> Array:
+        rows = self._explicit(block)
+        if weights is not None:
+            rows = _scale_rows(rows, np.sqrt(weights))
+        return to_host(rows.T @ rows)
+
+    def _sparse_gram(self, block: Block, weights: Array | None) -> Array:
+        """Centred and scaled after the product: the rows stay sparse."""
+        block = block.astype(np.float64)
+        weighted = block if weights is None else _scale_rows(block, weights)
+        gram = to_host(block.T @ weighted)
+        if self._mean is not None:
+            mass = block.shape[0] if weights is None else weights.sum()
+            sums = weighted.T @ np.ones(block.shape[0])
+            cross = np.multiply.outer(self._mean, sums)
+            gram = gram - cross - cross.T + mass * np.multiply.outer(self._mean, self._mean)
+        return gram if self._scale is None else gram / np.multiply.outer(self._scale, self._scale)
 
     def total(self) -> float:
         """Return the prepared rows' sum of squares, the trace of their Gram matrix."""
@@ -124,24 +164,19 @@ class Prepared(Source):
 
     def column_squares(self) -> Array:
         """Return each column's weighted sum of squares about the mean, before scaling."""
-        return sum(  # type: ignore[return-value]
-            (self._centred_squares(b, w) for b, w in self.rows()), start=np.zeros(self.shape[1])
-        )
+        return sum((self._centred_squares(b, w) for b, w in self.rows()), start=np.zeros(self.shape[1]))
 
     def _centred_squares(self, block: Block, weights: Array | None) -> Array:
         if scipy.sparse.issparse(block):
-            raw = block if weights is None else _scale_rows(block, np.sqrt(weights))
-            squares = np.asarray(raw.multiply(raw).sum(axis=0), dtype=float).ravel()
-            if self._mean is None:
-                return squares
-            mass = block.shape[0] if weights is None else weights.sum()
-            sums = block.T @ (np.ones(block.shape[0]) if weights is None else weights)
-            return np.maximum(squares - 2 * self._mean * sums + mass * self._mean**2, 0.0)
+            return _sparse_squares(block, weights, self._mean)
         rows = block if self._mean is None else block - like(block, self._mean)
         if weights is not None:
             rows = _scale_rows(rows, np.sqrt(weights))
-        rows = to_host(rows)
-        return np.einsum("ij,ij->j", rows, rows).astype(np.float64)
+        host = to_host(rows)
+        squares: Array = np.einsum(
+            "ij,ij->j", host, host, dtype=np.float64
+        )  # float32 would lose count of rows
+        return squares
 
     def _explicit(self, block: Block) -> Block:
         if self._mean is not None:
@@ -152,11 +187,23 @@ class Prepared(Source):
             block = block.multiply(inverse).tocsr() if scipy.sparse.issparse(block) else block * inverse
         return block
 
+    def _prepared_if_small(self) -> Array | None:
+        n, d = self.shape
+        tall = n > 4 * d  # there the d x d Gram is the smaller
+        if self.symmetric or self.pass_cost > 1 or tall or self._aligned.sparse:
+            return None
+        if n * d * self.dtype.itemsize > _SMALL_BYTES:
+            return None
+        rows = next(iter(self.blocks()), None)
+        return rows if isinstance(rows, np.ndarray) and len(rows) == n else None
+
     def _gram_pays(self, rank: int) -> bool:
         """The cost model: buy the Gram once twice its price was spent on renting (passes over the rows)."""
         n, d = self.shape
         direct = n * d * (4 * rank + _READ * self.pass_cost)
-        if 2 * d * d * (2 * rank + _READ) > direct or 8 * d * d > _GRAM_BYTES or self._aligned.sparse:
+        if self._aligned.sparse or d > n or 8 * d * d > _GRAM_BYTES:
+            return False
+        if 2 * d * d * (2 * rank + _READ) > direct:
             return False
         self._spent += direct
         return self._spent > 2 * n * d * (d + _READ * self.pass_cost)
@@ -168,20 +215,29 @@ class Aligned:
     def __init__(
         self, source: Source, names: list[str] | None, fill: Array | None, weight_column: str | None
     ) -> None:
-        self._source, self._fill = source, fill
+        self._source, self._fill = source, _or_none(fill)
         have = source.columns
         if weight_column is not None and (have is None or weight_column not in have):
-            raise DataError(f"there is no column {weight_column!r} to take row weights from; columns are {have}")
+            hint = "the columns have no names" if have is None else nearest_column(weight_column, have)
+            raise DataError(f"there is no column {weight_column!r} to take row weights from; {hint}")
+        if weight_column is not None and source.weights is not None:
+            raise DataError(
+                f"row weights were given twice: as an array and as weight_column = {weight_column!r}"
+            )
         self._weight_at = None if weight_column is None or have is None else have.index(weight_column)
         self._take: Array | None = None
         if names is not None and have is not None and tuple(names) != have:
             where = {name: i for i, name in enumerate(have)}
             self._take = np.array([where.get(name, -1) for name in names])
         self.width = source.shape[1] if names is None else len(names)
-        self.sparse = scipy.sparse.issparse(next(iter(source.blocks()), None)) if source.pass_cost == 1 else False
+        self.sparse = (
+            scipy.sparse.issparse(next(iter(source.blocks()), None)) if source.pass_cost == 1 else False
+        )
         changed = self._take is not None or fill is not None
         self._kept = list(self._transformed()) if changed and self.sparse else None
-        self._plain = not changed and source.weights is None and source.site_weight == 1 and weight_column is None
+        self._plain = (
+            not changed and source.weights is None and source.site_weight == 1 and weight_column is None
+        )
 
     def rows(self) -> Iterator[tuple[Block, Array | None]]:
         """Yield blocks and row weights."""
@@ -197,7 +253,7 @@ class Aligned:
             stop = start + block.shape[0]
             weights = None if self._source.weights is None else self._source.weights[start:stop]
             if self._weight_at is not None:
-                column = block[:, [self._weight_at]]
+                column = block[:, self._weight_at : self._weight_at + 1]
                 weights = np.asarray(to_host(column), dtype=float).ravel()
                 if not np.all(np.isfinite(weights)) or np.any(weights < 0):
                     raise DataError("row weights must be finite and not negative")
@@ -210,14 +266,16 @@ class Aligned:
         if self._take is None:
             return block
         if scipy.sparse.issparse(block):
-            present = self._take >= 0
-            rows, at = np.flatnonzero(present), self._take[present]
-            chooser = scipy.sparse.csr_matrix(
-                (np.ones(len(at), dtype=block.dtype), (at, rows)), shape=(block.shape[1], len(self._take))
-            )
-            return (block @ chooser).tocsr()
-        host = to_host(block)
-        return np.where(self._take >= 0, host[:, self._take], np.zeros((), dtype=host.dtype))
+            chosen = (block @ _chooser(self._take, block.shape[1], block.dtype)).tocsr()
+            chosen.sort_indices()
+            return chosen
+        xp = array_namespace(block)
+        where = {} if isinstance(block, np.ndarray) else {"device": block.device}
+        chosen = xp.take(block, xp.asarray(np.maximum(self._take, 0), **where), axis=1)
+        if (self._take >= 0).all():
+            return chosen
+        absent = xp.asarray(self._take < 0, **where)
+        return xp.where(absent[None, :], xp.zeros_like(chosen), chosen)  # where, not times zero: a gap is NaN
 
     def _fill_gaps(self, block: Block) -> Block:
         if self._fill is None:
@@ -228,9 +286,42 @@ class Aligned:
                 block = block.copy()
                 block.data[gaps] = self._fill[block.indices[gaps]]
             return block
-        host = to_host(block)
-        gaps = np.isnan(host)
-        return np.where(gaps, self._fill.astype(host.dtype), host) if gaps.any() else block
+        xp = array_namespace(block)
+        gaps = xp.isnan(block)
+        return xp.where(gaps, like(block, self._fill)[None, :], block) if xp.any(gaps) else block
+
+
+def _symmetric_part(source: Source, names: list[str] | None) -> Source:
+    """Return a share of a symmetric matrix with the study's rows and columns, times the site's weight."""
+    share = next(source.blocks())
+    if names is not None and source.columns is not None and tuple(names) != source.columns:
+        where = {name: i for i, name in enumerate(source.columns)}
+        take = np.array([where.get(name, -1) for name in names])
+        chooser = _chooser(take, share.shape[0], share.dtype)
+        share = chooser.T @ share @ chooser
+    elif source.site_weight == 1:
+        return source
+    return SymmetricSource(source.site_weight * share, None if names is None else tuple(names))
+
+
+def _chooser(take: Array, width: int, dtype: Any) -> Any:
+    """Return the sparse matrix that, from the right, takes columns by number and a zero column for -1."""
+    to = np.flatnonzero(take >= 0)
+    return scipy.sparse.csr_matrix((np.ones(len(to), dtype=dtype), (take[to], to)), shape=(width, len(take)))
+
+
+def _sparse_squares(block: Any, weights: Array | None, mean: Array | None) -> Array:
+    """Return each column's sum of squares about its mean, without the cancellation of the squared sums."""
+    rows, width = block.shape
+    entries = block.data.astype(np.float64)
+    heavy = np.ones(len(entries)) if weights is None else np.repeat(weights, np.diff(block.indptr))
+    if mean is None:
+        return np.bincount(block.indices, heavy * entries**2, width)
+    stored = np.bincount(block.indices, heavy * (entries - mean[block.indices]) ** 2, width)
+    mass = rows if weights is None else weights.sum()
+    full = np.bincount(block.indices, minlength=width) == rows  # exactly nothing is left out there
+    absent = np.where(full, 0.0, mass - np.bincount(block.indices, heavy, width))
+    return stored + np.maximum(absent, 0.0) * mean**2  # type: ignore[no-any-return]
 
 
 def _or_none(value: Any) -> Array | None:

@@ -1,12 +1,15 @@
 """Pre-processing as named federated steps: both halves.
 
 Rounds: ``data.describe`` (who holds which columns), ``data.moments`` (weights, sums: the federated mean),
-``data.spread`` (the federated variance, where columns are scaled) and ``data.prepare`` (every site installs the
-same preparation and replies its share of the total variance). A site that cannot take part says why, by name.
+``data.spread`` (the federated variance, where columns are scaled) and ``data.prepare`` (every site installs
+the same preparation and replies its share of the total variance). A site that cannot take part says why, by
+name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +20,7 @@ from fedspan.data.align import align_columns
 from fedspan.data.prepared import Aligned, Prepared
 from fedspan.data.source import Source, to_host
 from fedspan.encoding import Array, Plain
-from fedspan.errors import ConfigurationError, DataError
+from fedspan.errors import ConfigurationError, DataError, FileError
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
 
 
@@ -26,8 +29,8 @@ class Preparation:
     """How the sites' rows become one matrix.
 
     ``columns``: ``"strict"`` (all sites have the same), ``"intersect"`` or ``"union-zero"``. ``missing``:
-    ``"error"`` or ``"mean"`` (the federated mean of the column). ``normalise="degree"`` divides user-item entries
-    by the root of both degrees. ``weight_column`` names a column of row weights.
+    ``"error"`` or ``"mean"`` (the federated mean of the column). ``normalise="degree"`` divides user-item
+    entries by the root of both degrees. ``weight_column`` names a column of row weights.
     """
 
     columns: str = "strict"
@@ -49,7 +52,8 @@ class Preparation:
             raise ConfigurationError(f"min_rows is at least 1, got {self.min_rows}")
         if self.normalise and (self.center or self.scale or self.missing != "error"):
             raise ConfigurationError(
-                'normalise = "degree" is for user-item counts: set center = false, scale = false, missing = "error"'
+                'normalise = "degree" is for user-item counts: set center = false, scale = false and '
+                'missing = "error"'
             )
 
 
@@ -88,6 +92,8 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
     """Say the shape, columns and precision of this site's data; refuse what cannot be used."""
     source: Source = site.source
     rows, features = source.shape
+    if features == 0:
+        raise DataError(f"site {site.id!r} has no columns; leave the site out or drop fewer columns")
     if rows < message["min_rows"]:
         few = "no rows" if rows == 0 else f"{rows} rows, fewer than min_rows = {message['min_rows']}"
         raise DataError(f"site {site.id!r} has {few}; leave the site out or lower min_rows")
@@ -97,7 +103,8 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
         raise DataError(f"site {site.id!r} has duplicate columns {twice}; rename or drop them")
     missing = 0.0
     if message["missing"] == "mean":
-        missing = sum(_gaps(block) for block in source.blocks()) / max(rows * features, 1)
+        with _at(site):
+            missing = sum(_gaps(block) for block in source.blocks()) / max(rows * features, 1)
         if missing > message["max_missing_fraction"]:
             raise DataError(
                 f"site {site.id!r} misses {missing:.1%} of its entries, more than max_missing_fraction = "
@@ -112,40 +119,49 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
 
 @site_step("data.moments", lost="restart", setup=True)
 def moments(site: Site, message: dict[str, Plain]) -> Reply:
-    """Sum weights and columns, over present entries; missing or infinite entries are refused unless filled."""
+    """Sum weights and columns over present entries; missing or infinite ones are refused unless filled."""
     with_gaps = message["missing"] == "mean"
-    try:
+    weight, lowest = 0.0, 0.0
+    with _at(site), np.errstate(invalid="ignore"):  # inf - inf: reported below, with the column's name
         aligned = Aligned(site.source, message["columns"], None, message["weight_column"])
-    except DataError as error:
-        raise DataError(f"site {site.id!r}: {error}") from None
-    width = aligned.width
-    weight, sums, present = 0.0, np.zeros(width), np.zeros(width)
-    for block, weights in aligned.rows():
-        rows = block.shape[0]
-        mass = float(rows) if weights is None else float(weights.sum())
-        weight += mass
-        present += mass - _gap_weights(block, weights, with_gaps)
-        sums += _column_sums(block, weights, with_gaps)
+        width = aligned.width
+        sums, present = np.zeros(width), np.zeros(width)
+        for block, weights in aligned.rows():
+            mass = float(block.shape[0]) if weights is None else float(weights.sum())
+            weight += mass
+            present += mass - _gap_weights(block, weights, with_gaps)
+            sums += _column_sums(block, weights, with_gaps)
+            lowest = min(lowest, _lowest(block)) if message["degree"] else lowest
     if not np.all(np.isfinite(sums)):
         names = message["columns"] or [f"{i}" for i in range(width)]
         bad = [names[i] for i in np.flatnonzero(~np.isfinite(sums))]
         listed = ", ".join(repr(b) for b in bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        cure = "remove the infinite values" if with_gaps else 'set missing = "mean", or drop these columns or rows'
+        cure = (
+            "remove the infinite values"
+            if with_gaps
+            else 'set missing = "mean", or drop these columns or rows'
+        )
         raise DataError(f"site {site.id!r} has NaN or infinite values in column {listed}; {cure}")
+    if lowest < 0:
+        raise DataError(
+            f'site {site.id!r} has negative entries, which normalise = "degree" cannot take the root of'
+        )
     return Reply(site.noised(weight=np.array(weight), sums=sums, present=present))
 
 
 @site_step("data.spread", lost="restart", setup=True)
 def spread(site: Site, message: dict[str, Plain]) -> Reply:
     """Sum the squares about the federated mean, column by column."""
-    return Reply(site.noised(squares=Prepared(site.source, message).column_squares()))
+    with _at(site):
+        return Reply(site.noised(squares=Prepared(site.source, message).column_squares()))
 
 
 @site_step("data.prepare", lost="restart", setup=True)
 def prepare(site: Site, message: dict[str, Plain]) -> Reply:
     """Install the preparation; reply this site's share of the total variance."""
-    install(site, message)
-    return Reply(site.noised(total=np.array(site.data.total())), state={"preparation": message})
+    with _at(site):
+        install(site, message)
+        return Reply(site.noised(total=np.array(site.data.total())), state={"preparation": message})
 
 
 def install(site: Site, preparation: dict[str, Plain]) -> None:
@@ -162,9 +178,14 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
     columns = align_columns({s: (d["columns"], d["features"]) for s, d in described.items()}, p.columns)
     if columns is not None and p.weight_column is not None:
         columns = [c for c in columns if c != p.weight_column]
-    shared = {"columns": columns, "missing": p.missing, "weight_column": p.weight_column}
+    by_degree = p.normalise == "degree"
+    shared = {
+        "columns": columns, "missing": p.missing, "weight_column": p.weight_column, "degree": by_degree,
+    }  # fmt: skip
     sums = yield Round(moments, shared, Sum())
-    mean = np.divide(sums["sums"], sums["present"], out=np.zeros_like(sums["sums"]), where=sums["present"] > 0)
+    mean = np.divide(
+        sums["sums"], sums["present"], out=np.zeros_like(sums["sums"]), where=sums["present"] > 0
+    )
     agreed: dict[str, Plain] = {"columns": columns, "weight_column": p.weight_column}
     if p.missing == "mean":
         agreed["fill"] = mean
@@ -172,9 +193,9 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
         agreed["mean"] = mean
     weight = float(sums["weight"])
     if p.scale:
-        squares = yield Round(spread, agreed, Sum())
-        agreed["scale"] = _unless_zero(np.sqrt(squares / max(weight - 1, 1)))
-    if p.normalise == "degree":
+        squares = yield Round(spread, {**agreed, "mean": mean}, Sum())  # about the mean, centred or not
+        agreed["scale"] = _spreads(squares / max(weight - 1, 1), mean, weight)
+    if by_degree:
         agreed["degree"], agreed["scale"] = True, _unless_zero(np.sqrt(sums["sums"]))
     total = yield Round(prepare, agreed, Sum())
     return Facts(
@@ -196,19 +217,42 @@ def _kind(described: dict[str, Any], p: Preparation) -> bool:
     kinds = {s: d["symmetric"] for s, d in described.items()}
     if len(set(kinds.values())) > 1:
         odd = sorted(s for s, k in kinds.items() if k)
-        raise DataError(f"sites {odd} hold shares of a symmetric matrix, the others rows; a study has one kind")
+        raise DataError(
+            f"sites {odd} hold shares of a symmetric matrix, the others rows; a study has one kind"
+        )
     symmetric = any(kinds.values())
-    if symmetric and (p.center or p.scale or p.normalise):
+    if symmetric and (p.center or p.scale or p.normalise or p.weight_column or p.missing != "error"):
         raise ConfigurationError(
-            "shares of a symmetric matrix have no rows to centre, scale or normalise; use FederatedTruncatedSVD, "
-            "or set center = false and scale = false"
+            "shares of a symmetric matrix have no rows to centre, scale, normalise, weigh or fill; use "
+            'FederatedTruncatedSVD, or set center = false, scale = false and missing = "error"'
         )
     return symmetric
+
+
+@contextmanager
+def _at(site: Site) -> Iterator[None]:
+    """Name the site in what its data raises."""
+    try:
+        yield
+    except (DataError, FileError) as error:
+        raise type(error)(f"site {site.id!r}: {error}") from error
+
+
+def _spreads(variance: Array, mean: Array, weight: float) -> Array:
+    """Return standard deviations; within rounding of zero the column is constant (scikit-learn's rule)."""
+    rounding = np.finfo(float).eps
+    constant = variance <= weight * rounding * variance + (weight * rounding * mean) ** 2
+    return _unless_zero(np.where(constant, 0.0, np.sqrt(variance)))
 
 
 def _unless_zero(scale: Array) -> Array:
     """A constant column is left as it is (scikit-learn's rule), not divided by zero."""
     return np.where(scale > 0, scale, 1.0)
+
+
+def _lowest(block: Any) -> float:
+    entries = block.data if scipy.sparse.issparse(block) else to_host(block)
+    return float(entries.min(initial=0.0))
 
 
 def _gaps(block: Any) -> int:
@@ -238,10 +282,9 @@ def _column_sums(block: Any, weights: Array | None, with_gaps: bool) -> Array:
     host = to_host(block)
     if with_gaps:
         host = np.where(np.isnan(host), np.zeros((), dtype=host.dtype), host)
-    with np.errstate(invalid="ignore"):  # inf - inf: reported by the caller, with the column's name
-        if weights is None:
-            return host.sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
-        return weights @ host.astype(np.float64)  # type: ignore[no-any-return]
+    if weights is None:
+        return host.sum(axis=0, dtype=np.float64)
+    return weights @ host.astype(np.float64)  # type: ignore[no-any-return]
 
 
 def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

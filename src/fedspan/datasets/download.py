@@ -3,7 +3,7 @@
 Nothing half-written is ever left under a final name: work happens in a temporary folder inside the cache, and
 the finished file is renamed into place. A pinned checksum must match. Where no checksum was ever published,
 the SHA-256 of the first download that could be parsed is recorded in ``checksums.json`` beside the cached
-files; later downloads must match it, and an `UnpinnedDownload` warning says that this is all that was checked.
+files; later downloads must match it, and an `UnpinnedDownload` warning says that no more was checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedspan.datasets.registry import Entry, RemoteFile
+from fedspan.datasets.entry import Entry, RemoteFile
 from fedspan.errors import DataError, FedspanError, FileError
 
 TIMEOUT_SECONDS = 60
@@ -54,8 +54,10 @@ def build(entry: Entry, cache: Path, data_folder: Path | None) -> Path:
             if (digest := _verify(entry, file, path, recorded)) is not None
         }
         parts = _parse(entry, entry.parse, paths)
-        _record(cache, unpinned)
-        return _store(parts, work / "done.npz", cache / f"{entry.name}.npz")
+        _record(cache, {**recorded, **unpinned})
+        stored = _store(parts, work / "done.npz", cache / f"{entry.name}.npz")
+        _warn_unpinned(entry, unpinned, recorded)
+        return stored
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -68,7 +70,9 @@ def read_recorded(cache: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except ValueError as reason:
-        raise FileError(f"{path} is not valid JSON ({reason}); correct it, or delete it to start anew") from reason
+        raise FileError(
+            f"{path} is not valid JSON ({reason}); correct it, or delete it to start anew"
+        ) from reason
     return {str(url): str(digest) for url, digest in recorded.items()}
 
 
@@ -95,9 +99,9 @@ def _obtain(entry: Entry, file: RemoteFile, work: Path, data_folder: Path | None
         else:
             return target
     raise DataError(
-        f"{entry.name} could not be downloaded from {' nor from '.join(failures)}. Without a network, fetch the "
-        f"file elsewhere and put it at $FEDSPAN_DATA/{entry.name}/{file.filename}; or put a prepared "
-        f"{entry.name}.npz into $FEDSPAN_DATA"
+        f"{entry.name} could not be downloaded from {' nor from '.join(failures)}. Without a network, "
+        f"fetch the file elsewhere and put it at $FEDSPAN_DATA/{entry.name}/{file.filename}; or put a "
+        f"prepared {entry.name}.npz into $FEDSPAN_DATA"
     )
 
 
@@ -126,18 +130,12 @@ def _verify(entry: Entry, file: RemoteFile, path: Path, recorded: Mapping[str, s
             f"{file.filename} of {entry.name} has checksum {found}, expected {expected}: {way_out}. "
             "Nothing was stored"
         )
-    if file.checksum:
-        return None
-    warnings.warn(
-        f"{file.url} has no published checksum, so the content of {entry.name} was not verified; "
-        + ("it equals that of the first download" if expected else f"its {found} is recorded for later downloads"),
-        UnpinnedDownload,
-        stacklevel=5,
-    )
-    return found
+    return None if file.checksum else found
 
 
-def _parse(entry: Entry, parse: Callable[..., dict[str, NDArray[Any]]], paths: list[Path]) -> dict[str, NDArray[Any]]:
+def _parse(
+    entry: Entry, parse: Callable[..., dict[str, NDArray[Any]]], paths: list[Path]
+) -> dict[str, NDArray[Any]]:
     try:
         parts = parse(paths)
     except FedspanError:
@@ -150,8 +148,8 @@ def _parse(entry: Entry, parse: Callable[..., dict[str, NDArray[Any]]], paths: l
     shape = stored_shape(parts)
     if entry.shape is not None and shape != entry.shape:
         raise FileError(
-            f"what was downloaded for {entry.name} has shape {shape}, expected {entry.shape}; the address may "
-            f"now hold something else: see {entry.source}"
+            f"what was downloaded for {entry.name} has shape {shape}, expected {entry.shape}; the address "
+            f"may now hold something else: see {entry.source}"
         )
     return parts
 
@@ -165,17 +163,29 @@ def stored_shape(parts: Mapping[str, NDArray[Any]]) -> tuple[int, ...]:
     return tuple(parts["X"].shape)
 
 
-def _record(cache: Path, unpinned: Mapping[str, str]) -> None:
-    if not unpinned:
+def _record(cache: Path, checksums: Mapping[str, str]) -> None:
+    if not checksums:
         return
-    text = json.dumps({**read_recorded(cache), **unpinned}, indent=1, sort_keys=True)
-    handle, name = tempfile.mkstemp(prefix=".checksums-", dir=cache)
+    handle, draft = tempfile.mkstemp(prefix=".checksums-", dir=cache)
     with os.fdopen(handle, "w") as out:
-        out.write(text + "\n")
-    os.replace(name, cache / "checksums.json")
+        out.write(json.dumps(checksums, indent=1, sort_keys=True) + "\n")
+    os.replace(draft, cache / "checksums.json")
+
+
+def _warn_unpinned(entry: Entry, unpinned: Mapping[str, str], recorded: Mapping[str, str]) -> None:
+    for url, digest in unpinned.items():
+        known = (
+            "it equals the first download" if url in recorded else f"its {digest} is recorded for later ones"
+        )
+        warnings.warn(
+            f"{url} has no published checksum, so the content of {entry.name} was not verified; {known}",
+            UnpinnedDownload,
+            stacklevel=4,  # the caller of load()
+        )
 
 
 def _store(parts: Mapping[str, NDArray[Any]], draft: Path, final: Path) -> Path:
-    np.savez_compressed(draft, allow_pickle=False, **parts)
+    arrays: dict[str, Any] = dict(parts)
+    np.savez_compressed(draft, **arrays)
     os.replace(draft, final)
     return final

@@ -1,7 +1,7 @@
 """Readers of the formats in which the papers' sets are published.
 
-Each takes the downloaded files, in the order the registry lists them, and returns plain arrays under the names
-of our ``.npz`` layout: ``X``, ``y``, ``X_test``, ``y_test``, or for sparse sets the CSR parts ``data``,
+Each takes the downloaded files, in the order the registry lists them, and returns plain arrays under the
+names of our ``.npz`` layout: ``X``, ``y``, ``X_test``, ``y_test``, or for sparse sets the CSR parts ``data``,
 ``indices``, ``indptr`` and ``shape``, those of the test part with the prefix ``test_``. Nothing is unpickled
 and no archive is unpacked to disk: members are read by name.
 """
@@ -12,6 +12,7 @@ import bz2
 import gzip
 import io
 import lzma
+import math
 import tarfile
 import zipfile
 from collections.abc import Sequence
@@ -45,9 +46,7 @@ def libsvm(paths: Sequence[Path], *, n_features: int, dense: bool = False) -> Pa
 def idx_images(paths: Sequence[Path]) -> Parts:
     """Four idx files: training images and labels, test images and labels (MNIST, Fashion-MNIST)."""
     keys = ("X", "y", "X_test", "y_test")
-    return {
-        key: _flat(read_idx(path.read_bytes(), path.name)) for key, path in zip(keys, paths, strict=True)
-    }
+    return {key: _flat(read_idx(path.read_bytes(), path.name)) for key, path in zip(keys, paths, strict=True)}
 
 
 def emnist(paths: Sequence[Path], *, split: str = "balanced") -> Parts:
@@ -85,7 +84,8 @@ def adjacency_lists(paths: Sequence[Path], *, shape: tuple[int, int]) -> Parts:
     """LightGCN's text: each line a user and the items; a training and a test file."""
     parts: Parts = {}
     for path, prefix in zip(paths, ("", "test_"), strict=True):
-        lines = [np.array(line.split(), dtype=np.int64) for line in open_plain(path) if line.strip()]
+        with open_plain(path) as stream:
+            lines = [np.array(line.split(), dtype=np.int64) for line in stream if line.strip()]
         users = np.concatenate([np.full(len(line) - 1, line[0]) for line in lines])
         items = np.concatenate([line[1:] for line in lines])
         rows = scipy.sparse.csr_array((np.ones(len(users)), (users, items)), shape=shape)
@@ -142,9 +142,9 @@ def read_idx(raw: bytes, name: str) -> NDArray[np.uint8]:
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise FileError(f"{name} is not an idx file of unsigned bytes (it begins {content[:4]!r})")
     head = 4 + 4 * content[3]
-    shape = tuple(int(n) for n in np.frombuffer(content[4:head], dtype=">u4"))
-    values = np.frombuffer(content, dtype=np.uint8, offset=head)
-    if len(shape) != content[3] or values.size != int(np.prod(shape)):
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, head, 4))
+    values = np.frombuffer(content[head:], dtype=np.uint8)
+    if len(content) < head or values.size != math.prod(shape):
         raise FileError(f"{name} is truncated: it announces {shape} and holds {values.size} bytes")
     return values.reshape(shape)
 

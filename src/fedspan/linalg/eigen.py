@@ -26,14 +26,14 @@ def ritz(z: Array, product: Array, k: int | None = None) -> Estimate:
     array([4., 1.])
     """
     projected = z.T @ product
-    values, vectors = scipy.linalg.eigh((projected + projected.T) / 2, check_finite=False)
+    values, vectors = np.linalg.eigh((projected + projected.T) / 2)
     leading = slice(None, None if k is None else -k - 1, -1)
     return Estimate(z @ vectors[:, leading], values[leading])
 
 
 def left_svd(product: Array) -> Estimate:
     """Return the left singular vectors and values: the next power iterate G z, its columns in Ritz order."""
-    u, s, _ = scipy.linalg.svd(product, full_matrices=False, check_finite=False)
+    u, s, _ = np.linalg.svd(product, full_matrices=False)
     return Estimate(u, s)
 
 

@@ -2,12 +2,15 @@
 
 After Musco and Musco (2015) for the block Krylov space, and Wu and Simon (2000) for the thick restart.
 
-Each round sends a block X orthonormal to the basis Q so far and gets G X. Rayleigh-Ritz over the whole basis uses
-the products already paid for. The next block is what G X adds to Q. When the basis is full it is cut to its leading
-Ritz vectors; their products are combined from known ones, never asked again, and the block that goes on is made
-orthogonal to the FULL basis before the cut (afterwards it would no longer be a Krylov direction).
+Each round sends a block X, orthonormal to the basis Q so far, and gets G X. Rayleigh-Ritz over the whole basis
+needs T = Q'G Q, of which only the newest columns are new. What G X adds to Q is both the next block and, by the
+Krylov recurrence, all there is of the residual: (I - QQ') G Q vanishes but for the last block's columns. When the
+basis is full it is cut to its leading Ritz vectors: T becomes the diagonal of their values, no product is asked
+again, and the block that goes on was made orthogonal to the FULL basis before the cut (afterwards it would no
+longer be a Krylov direction).
 
-A round costs 8 d r bytes to and from each site, the last rounds less where blocks were deflated.
+A round costs 8 d r bytes to and from each site, less where blocks were deflated. The coordinator keeps
+d r ``max_basis`` numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from fedspan.solvers.settings import Iterative
 class BlockKrylov(Iterative):
     """Block Krylov. Stops on the scaled KKT violation ``tol``, or after ``rounds``.
 
-    ``max_basis`` bounds the basis, in blocks: memory at the coordinator is 2 d r ``max_basis`` numbers.
+    ``max_basis`` bounds the basis, in blocks of r = n_components + ``oversampling`` columns.
     """
 
     rounds: int = 50
@@ -49,25 +52,27 @@ class BlockKrylov(Iterative):
     def solve(self, problem: Problem) -> Solve[Solution]:
         """Expand, project, test, restart."""
         block, k = problem.start, problem.k
-        rank, tol = block.shape[1], self.attainable(problem)
-        basis = products = block[:, :0]
+        (d, rank), tol = block.shape, self.attainable(problem)
+        store = np.empty((d, min(self.max_basis * rank, d)))
+        t, width = np.zeros((store.shape[1], store.shape[1])), 0
         estimate = block[:, :k]
         for _ in range(self.rounds):
             product: Array = yield Round(multiply, block, Sum(), estimate=estimate)
-            basis, products = np.hstack([basis, block]), np.hstack([products, product])
-            projected = basis.T @ products
-            values, vectors = np.linalg.eigh((projected + projected.T) / 2)
+            new = slice(width, width + block.shape[1])
+            store[:, new], width = block, new.stop
+            basis = store[:, :width]
+            t[:width, new] = basis.T @ product
+            t[new, :width] = t[:width, new].T
+            values, vectors = np.linalg.eigh(t[:width, :width])
             values, vectors = values[::-1], vectors[:, ::-1]
             estimate = basis @ vectors[:, :k]
-            residual = products @ vectors[:, :k] - estimate * values[:k]
-            block = orth_against(product, basis)
+            block, rest = orth_against(product, basis)
             exhausted = block.shape[1] == 0  # span(Q) is invariant: nothing more to ask
-            met = tol > 0 and float(np.linalg.norm(residual)) <= tol * problem.total
+            met = tol > 0 and float(np.linalg.norm(rest @ vectors[new, :k])) <= tol * problem.total
             if exhausted or met:
                 break
-            if basis.shape[1] + block.shape[1] > min(self.max_basis * rank, basis.shape[0]):
-                kept = vectors[:, : max(k + rank, 2 * rank)]
-                basis, products = basis @ kept, products @ kept
+            if width + block.shape[1] > store.shape[1]:
+                width = max(k + rank, 2 * rank)
+                store[:, :width] = basis @ vectors[:, :width]
+                t[:width, :width] = np.diag(values[:width])
         return Solution(Estimate(estimate, values[:k]), (met or exhausted) if tol > 0 else None)
-
-
