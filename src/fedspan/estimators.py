@@ -68,7 +68,12 @@ class _FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         named = name_sites(sites)
         if named is None:
             X = validate_data(
-                self, sites, dtype=[np.float64, np.float32], accept_sparse="csr", ensure_min_samples=2, copy=False
+                self,
+                sites,
+                dtype=[np.float64, np.float32],
+                accept_sparse="csr",
+                ensure_min_samples=2,
+                copy=False,
             )
             if sample_weight is not None:
                 sample_weight = np.broadcast_to(np.asarray(sample_weight, dtype=float), X.shape[:1])
@@ -142,7 +147,7 @@ class _FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         """Components as the raw columns meet them: divided by scale and, where scores are whitened, by spread."""
         axes = self.components_ if self.scale_ is None else self.components_ / self.scale_
         spread = self._spread()
-        return axes if np.isscalar(spread) else axes / np.asarray(spread)[:, None]  # type: ignore[no-any-return]
+        return axes if np.isscalar(spread) else axes / np.asarray(spread)[:, None]
 
     @property
     def _n_features_out(self) -> int:
@@ -264,7 +269,7 @@ class FederatedPCA(_FederatedDecomposition):
         self.noise_variance_ = rest / freedom / left if left > 0 else 0.0
 
     def _offset(self) -> Array | None:
-        return self.mean_  # type: ignore[no-any-return]
+        return self.mean_
 
     def _spread(self) -> Array | float:
         if not self.whiten:
@@ -276,7 +281,11 @@ class FederatedPCA(_FederatedDecomposition):
         """Return a fitted scikit-learn `PCA` (behind a `StandardScaler` where columns were scaled)."""
         check_is_fitted(self)
         pca = PCA(n_components=self.n_components_, whiten=self.whiten)
-        _copy(self, pca, "components_ explained_variance_ explained_variance_ratio_ singular_values_ n_components_")
+        _copy(
+            self,
+            pca,
+            "components_ explained_variance_ explained_variance_ratio_ singular_values_ n_components_",
+        )
         pca.noise_variance_, pca.n_samples_ = self.noise_variance_, self.n_samples_seen_
         pca.n_features_in_, pca.mean_ = self.n_features_in_, self.mean_
         if self.scale_ is None:
@@ -352,7 +361,11 @@ class FederatedTruncatedSVD(_FederatedDecomposition):
         if self.scale_ is not None:
             raise ConfigurationError("scikit-learn's TruncatedSVD has no degree normalisation to carry it over to")
         svd = TruncatedSVD(n_components=self.n_components_)
-        _copy(self, svd, "components_ explained_variance_ explained_variance_ratio_ singular_values_ n_features_in_")
+        _copy(
+            self,
+            svd,
+            "components_ explained_variance_ explained_variance_ratio_ singular_values_ n_features_in_",
+        )
         return _named(self, svd)
 
 
@@ -382,7 +395,7 @@ def make_study(estimator: Any, preparation: Preparation) -> Study:
     elif isinstance(part, Real):
         part = Cohort(fraction=float(part))
     wanted = estimator.n_components
-    if isinstance(wanted, Integral) and not isinstance(wanted, bool):
+    if isinstance(wanted, Integral):
         wanted = int(wanted)
     elif isinstance(wanted, Real):
         wanted = float(wanted)

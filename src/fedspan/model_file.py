@@ -56,7 +56,7 @@ def load_model(path: Path, kinds: dict[str, type], wanted: type[E]) -> E:
         setattr(model, name, _from_json(value))
     for name, value in arrays.items():
         setattr(model, name, value.astype(object) if value.dtype.kind == "U" else value)
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -33,6 +33,6 @@ def round_printer(stream: IO[str] | None = None) -> OnRound:
     """Return a watcher that writes one line a round."""
 
     def show(record: RoundRecord, estimate: Array | None) -> None:
-        print(round_line(record), file=stream or sys.stderr, flush=True)  # noqa: T201
+        print(round_line(record), file=stream or sys.stderr, flush=True)
 
     return show

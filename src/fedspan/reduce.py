@@ -101,6 +101,8 @@ class _GatherCollector:
 
     def add(self, name: str, value: Plain, weight: float, times: int) -> None:
         self._values[name] = value
+        for again in range(2, times + 1):  # drawn with replacement: there as often as it was drawn
+            self._values[f"{name} ({again})"] = value
 
     def result(self) -> Plain:
         return {name: self._values[name] for name in sorted(self._values)}

@@ -186,9 +186,7 @@ STEPS: dict[str, Step] = {}
 """Every step by its name: what a site looks a question up in."""
 
 
-def site_step(
-    name: str, *, lost: str = "leave", setup: bool = False
-) -> Callable[[Callable[[Site, Any], Reply]], Step]:
+def site_step(name: str, *, lost: str = "leave", setup: bool = False) -> Callable[[Callable[[Site, Any], Reply]], Step]:
     """Register a function as a step under a name that can travel."""
 
     def register(run: Callable[[Site, Any], Reply]) -> Step:
@@ -242,7 +240,13 @@ class Site:
     __slots__ = ("_rng", "data", "id", "memory", "policy", "round", "seed", "source", "state")
 
     def __init__(
-        self, id: str, source: Any, *, policy: Policy | None = None, memory: Memory | None = None, seed: int = 0
+        self,
+        id: str,
+        source: Any,
+        *,
+        policy: Policy | None = None,
+        memory: Memory | None = None,
+        seed: int = 0,
     ) -> None:
         self.id = id
         self.source = source

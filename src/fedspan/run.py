@@ -40,7 +40,7 @@ class Study:
 
     def fingerprint(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         """Return what a resumed run must agree on, as plain data."""
-        solver = self.solver if isinstance(self.solver, str) else {NAMES[type(self.solver)]: asdict(self.solver)}  # type: ignore[call-overload]
+        solver = self.solver if isinstance(self.solver, str) else {NAMES[type(self.solver)]: vars(self.solver)}
         return {
             "n_components": self.n_components, "solver": solver, "preparation": asdict(self.preparation),
             "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),
@@ -133,7 +133,7 @@ def open_journal(folder: Path, fingerprint: dict[str, Any], *, resume: bool) -> 
 def solve_study(study: Study) -> Solve[tuple[Facts, Solver, Solution]]:
     """The coordinator's whole half: prepare the data, choose rank and solver, solve."""
     facts = yield from set_up(study.preparation)
-    _check_rank(study.n_components, facts)
+    check_rank(study.n_components, facts)
     if isinstance(study.n_components, int):
         solver = resolve_solver(study, facts.features, study.n_components)
         solution = yield from solve_rank(study, facts, solver, study.n_components, study.init)
@@ -190,7 +190,8 @@ def resolve_solver(study: Study, d: int, k: int) -> Solver:
     return solver
 
 
-def _check_rank(wanted: int | float | str, facts: Facts) -> None:
+def check_rank(wanted: int | float | str, facts: Facts) -> None:
+    """Refuse an ``n_components`` that the data or the rules do not allow."""
     if isinstance(wanted, int):
         most = facts.features if facts.symmetric else min(facts.features, facts.n_rows)
         if not 1 <= wanted <= most:

@@ -233,7 +233,7 @@ def from_npz(path: Path) -> Source:
     from an array ``columns``.
     """
     try:
-        with np.load(path, allow_pickle=False) as parts:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
             names = tuple(str(name) for name in parts["columns"]) if "columns" in parts.files else None
             matrix = _matrix_of(path, parts)
     except FileError:

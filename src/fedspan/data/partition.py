@@ -71,8 +71,8 @@ def split(data: Any, parts: Sequence[Array], prefix: str = "site") -> dict[str, 
     ['site0', 'site1']
     """
     width = len(str(len(parts) - 1))
-    take = (lambda rows: data.iloc[rows]) if hasattr(data, "iloc") else (lambda rows: data[rows])
-    return {f"{prefix}{i:0{width}d}": take(rows) for i, rows in enumerate(parts)}
+    rows = data.iloc if hasattr(data, "iloc") else data
+    return {f"{prefix}{i:0{width}d}": rows[part] for i, part in enumerate(parts)}
 
 
 def _check(rows: int, needed: int) -> None:

@@ -1,13 +1,13 @@
 """A site's rows as the study prepared them: aligned, gaps filled, centred, scaled, weighted. All implicit.
 
 With B a block of raw rows, mu the federated mean, S = diag(scale) and W = diag(row weights), the rows that
-enter the algebra are ``sqrt(W) (B - 1 mu') S^-1``. They are not formed for a product: ``A'W(A z)`` is computed
-as ``S^-1 (B' V - mu (1'V))`` with ``V = W (B S^-1 z - 1 mu' S^-1 z)``, which keeps sparse rows sparse.
+enter the algebra are ``sqrt(W) (B - 1 mu') S^-1``. They are not formed for a product: ``A'W(A z)`` is
+computed as ``S^-1 (B' V - mu (1'V))`` with ``V = W (B S^-1 z - 1 mu' S^-1 z)``, which keeps rows sparse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,9 @@ _SMALL_BYTES = 64 << 10
 class Prepared(Source):
     """A source seen through a preparation: plain data, as it came in the ``data.prepare`` round."""
 
-    def __init__(self, source: Source, preparation: dict[str, Plain]) -> None:
+    def __init__(
+        self, source: Source, preparation: dict[str, Plain], rounds: Callable[[], int] = lambda: 0
+    ) -> None:
         names = preparation.get("columns")
         if source.symmetric:
             source = _symmetric_part(source, names)
@@ -42,7 +44,7 @@ class Prepared(Source):
         self.dtype, self.pass_cost, self.symmetric = source.dtype, source.pass_cost, source.symmetric
         self._gram: Array | None = None
         self._small = self._prepared_if_small()
-        self._spent = 0.0
+        self._rounds = rounds
         self._mass = None if preparation.get("weight_column") else source.mass
 
     def rows(self) -> Iterator[tuple[Block, Array | None]]:
@@ -71,7 +73,7 @@ class Prepared(Source):
             return product if product.dtype == np.float64 else product.astype(np.float64)
         if self.symmetric:
             return self._source.gram_times(z)
-        if self._gram is not None or self._gram_pays(z.shape[1]):
+        if self._gram_pays(z.shape[1]):
             return self.gram() @ z
         if self._scale is not None:
             z = z / self._scale[:, None]
@@ -96,10 +98,11 @@ class Prepared(Source):
         product = to_host(block.T @ inner)
         if shift is None or self._mean is None:
             return product
-        return product - np.multiply.outer(self._mean, to_host(inner).sum(axis=0, dtype=np.float64))
+        sums = to_host(inner).sum(axis=0, dtype=np.float64)
+        return product - np.multiply.outer(self._mean, sums)  # type: ignore[no-any-return]
 
     def _centred(self, block: Block, shift: Array | None) -> tuple[Block, Array | None]:
-        """Centre a dense float32 block: the implicit form would keep four digits where a mean is 1000 deviations."""
+        """Centre a dense float32 block: implicitly, a mean of 1000 deviations would leave it four digits."""
         if shift is None or self._mean is None or self.dtype.itemsize == 8 or scipy.sparse.issparse(block):
             return block, shift
         return block - like(block, self._mean), None
@@ -198,15 +201,18 @@ class Prepared(Source):
         return rows if isinstance(rows, np.ndarray) and len(rows) == n else None
 
     def _gram_pays(self, rank: int) -> bool:
-        """The cost model: buy the Gram once twice its price was spent on renting (passes over the rows)."""
+        """The cost model: buy the Gram once twice its price was spent on renting (passes over the rows).
+
+        What was spent is told from the round's number, not from a count of passes: a site that was restarted in
+        between must choose as one that was not, or a resumed run would differ in its last bits.
+        """
         n, d = self.shape
         direct = n * d * (4 * rank + _READ * self.pass_cost)
         if self._aligned.sparse or d > n or 8 * d * d > _GRAM_BYTES:
             return False
         if 2 * d * d * (2 * rank + _READ) > direct:
             return False
-        self._spent += direct
-        return self._spent > 2 * n * d * (d + _READ * self.pass_cost)
+        return self._rounds() * direct > 2 * n * d * (d + _READ * self.pass_cost)
 
 
 class Aligned:

@@ -166,7 +166,7 @@ def prepare(site: Site, message: dict[str, Plain]) -> Reply:
 
 def install(site: Site, preparation: dict[str, Plain]) -> None:
     """See the site's data through a preparation from now on."""
-    site.data = Prepared(site.source, preparation)
+    site.data = Prepared(site.source, preparation, rounds=lambda: site.round)
 
 
 def set_up(preparation: Preparation) -> Solve[Facts]:
@@ -283,8 +283,8 @@ def _column_sums(block: Any, weights: Array | None, with_gaps: bool) -> Array:
     if with_gaps:
         host = np.where(np.isnan(host), np.zeros((), dtype=host.dtype), host)
     if weights is None:
-        return host.sum(axis=0, dtype=np.float64)
-    return weights @ host.astype(np.float64)  # type: ignore[no-any-return]
+        return host.sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
+    return weights @ host.astype(np.float64)
 
 
 def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError
 from fedspan.linalg import orth, procrustes, sign_fix
@@ -42,14 +44,14 @@ def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
     for _ in range(message["steps"] - 1):
         z = orth(site.data.gram_times(z))  # lines 4 and 10
     if message["average"]:  # line 12, T not in I_T: the last iterate itself, by its weight
-        z, y = orth(site.data.gram_times(z)), None
+        z = orth(site.data.gram_times(z))
         y = z * site.data.mass
     else:
         y = site.data.gram_times(z)  # line 4, t in I_T
     if message["per_row"]:
         y = y / site.data.mass  # scheme 1: the draw weighs by size already
     if message["gather"]:
-        return Reply({**site.noised(z=z, y=y), "rows": site.data.mass})
+        return Reply(site.noised(z=z, y=y, rows=np.array(float(site.data.mass))))
     if message["align"] is not None:
         y = y @ ALIGN[message["align"]](z, message["z"])  # line 6
     return Reply(site.noised(product=y))
@@ -57,10 +59,9 @@ def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
 
 def to_baseline(answers: dict[str, Plain], align: str | None) -> Array:
     """Line 6 as printed: align every site to the one with most rows (among those that answered), then line 7."""
-    baseline = max(answers.values(), key=lambda a: (a["rows"]))["z"]
-    return sum(  # type: ignore[return-value]
-        a["y"] if align is None else a["y"] @ ALIGN[align](a["z"], baseline) for a in answers.values()
-    )
+    baseline = max(answers.values(), key=lambda a: a["rows"])["z"]
+    aligned = [a["y"] if align is None else a["y"] @ ALIGN[align](a["z"], baseline) for a in answers.values()]
+    return np.asarray(sum(aligned))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,5 +136,3 @@ class FedPower(Iterative):
         reduce = Gather() if gather else Sum()
         answers = yield Round(local_steps, message, reduce, problem.cohort, estimate=z)
         return to_baseline(answers, self.align) if gather else answers
-
-

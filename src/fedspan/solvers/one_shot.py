@@ -47,9 +47,7 @@ class UDA:
 
     def solve(self, problem: Problem) -> Solve[Solution]:
         """Alg. 4."""
-        local: dict[str, Plain] = yield Round(
-            local_basis, problem.k, Gather(), problem.cohort, estimate=problem.start
-        )
+        local: dict[str, Plain] = yield Round(local_basis, problem.k, Gather(), problem.cohort, estimate=problem.start)
         factors = np.hstack([self.weighted(part["basis"], part["values"]) for part in local.values()])
         average = top_of_factors(factors / np.sqrt(len(local)), problem.k)  # line 3
         return Solution((yield from ritz_round(average.basis, problem)))
@@ -72,7 +70,7 @@ class WDA(UDA):
 def r_factor(site: Site, w: Array) -> Reply:
     """The triangular factor of A_i W; A_i W itself stays here."""
     scores = site.data.times(w, weighted=True)
-    return Reply(site.noised(factor=np.linalg.qr(scores, mode="r")))
+    return Reply(site.noised(factor=np.asarray(np.linalg.qr(scores, mode="r"))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,19 +8,19 @@ Z_t, Y_t  ``z``, ``y`` (d x r)
 k, r, T   ``problem.k``, ``k + oversampling``, ``rounds``
 ========  =========================================================
 
-A round costs 8 d r bytes to and from each site. Left out: nothing. Sites send A_i'A_i Z, not p_i M_i Z: the sum is
-n times the paper's Y_t, its span the same, and no site's size is needed.
+A round costs 8 d r bytes to and from each site (8 more from each where only some answer: the rows they stand for).
+Left out: nothing. Sites send A_i'A_i Z, not p_i M_i Z: the sum is n times the paper's Y_t, its span the same, and
+where all answer no site's size is needed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedspan.encoding import Array
 from fedspan.linalg import left_svd, orth
 from fedspan.metrics import kkt_violation
-from fedspan.rounds import Round, Solve, Sum
-from fedspan.solvers.problem import Problem, Solution, multiply
+from fedspan.rounds import Solve
+from fedspan.solvers.problem import Problem, Solution, gram_round
 from fedspan.solvers.settings import Iterative
 
 
@@ -40,7 +40,7 @@ class Power(Iterative):
         """Alg. 1."""
         z, tol = problem.start, self.attainable(problem)
         for _ in range(self.rounds):
-            y: Array = yield Round(multiply, z, Sum(), problem.cohort, estimate=z)  # lines 4-5
+            y = yield from gram_round(z, problem)  # lines 4-5
             converged = tol > 0 and kkt_violation(z, y, problem.total) <= tol
             if converged:
                 break

@@ -1,0 +1,1 @@
+"""Figures that the documentation quotes, each printed by a command."""

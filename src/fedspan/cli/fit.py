@@ -1,0 +1,154 @@
+"""``fedspan fit``: run a study and keep the run in a folder."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+from fedspan.cli.output import Json, Stopped, grid, note, print_json, say, watching_rounds
+from fedspan.cli.runs import (
+    COPY,
+    MODEL,
+    discard,
+    finish,
+    folder_name,
+    folder_to_resume,
+    folder_to_start,
+    model_of,
+    summarise,
+)
+from fedspan.data import Source
+from fedspan.encoding import write_atomically
+from fedspan.errors import CohortError, FedspanError, ResumeError, SiteError
+from fedspan.progress import human_bytes
+from fedspan.run import Result, run
+from fedspan.study_file import StudyFile, load_study, parse_study
+
+SetupRounds = 4
+_SHOWN = 10
+
+
+def fit(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that did not finish.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="The run folder [default: the study's name in its [run] folder].")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a study: find the components that the sites share, and keep the run in a folder."""
+    described = load_study(study)
+    base = described.folder / folder_name(described.name) if folder is None else folder
+    chosen = folder_to_resume(base) if resume else folder_to_start(base)
+    if resume:
+        check_unchanged(described, chosen)
+    sources = described.open_sources()
+    summary = run_into(chosen, described, sources, resume=resume)
+    if json:
+        print_json(summary)
+    else:
+        show_summary(summary, described)
+
+
+def check_unchanged(now: StudyFile, folder: Path) -> None:
+    """Refuse to resume where the study file differs from the copy in the run folder."""
+    copy = folder / COPY
+    if not copy.exists():
+        raise ResumeError(f"{folder} has no {COPY}, so it is not known which study began there; start it anew")
+    changed = now.changes(parse_study(copy.read_bytes(), now.path))
+    if changed:
+        raise ResumeError(
+            f"{now.path}: the study changed since the run in {folder} began: {', '.join(changed)}; "
+            f"restore it (its copy is {copy}), or start anew with another --folder"
+        )
+
+
+def run_into(
+    folder: Path, described: StudyFile, sources: Mapping[str, Source], *, resume: bool
+) -> dict[str, Any]:
+    """Run a study in a folder. A run that could not go on either way leaves nothing behind."""
+    study, existed, started = described.study(), folder.exists(), time.perf_counter()
+    try:
+        if not resume:
+            write_atomically(folder / COPY, described.path.read_bytes())
+        with watching_rounds(described.name, _budget(described)) as watch:
+            result = run(
+                study, sources, engine=described.engine, folder=folder, resume=resume, watchers=[watch]
+            )
+    except KeyboardInterrupt:
+        command = f"fedspan fit {shlex.quote(str(described.path))} --resume"
+        raise Stopped(f"stopped; nothing is lost. Go on with: {command}") from None
+    except (SiteError, CohortError):
+        note(f"fedspan: the rounds so far are kept in {folder}; mend the cause and go on with --resume")
+        raise
+    except FedspanError:
+        if not resume:
+            discard(folder, existed=existed)
+        raise
+    return _keep(folder, described, sources, result, time.perf_counter() - started)
+
+
+def _budget(described: StudyFile) -> int | None:
+    """Return the most rounds a run can take, where the study says it."""
+    rounds = getattr(described.solver, "rounds", None)
+    return rounds + SetupRounds if rounds is not None and isinstance(described.n_components, int) else None
+
+
+def _keep(
+    folder: Path, described: StudyFile, sources: Mapping[str, Source], result: Result, seconds: float
+) -> dict[str, Any]:
+    dropped = {*described.drop, *(name for site in described.sites.values() for name in site.drop)}
+    model = model_of(
+        described.estimator, described.study(), sources, result, dropped=tuple(sorted(dropped))
+    )
+    auto = described.solver == "auto"
+    summary = summarise(described.name, model, result, seconds=seconds, auto=auto)
+    finish(folder, model, summary)
+    return {**summary, "folder": str(folder), "model": str(folder / MODEL)}
+
+
+# ---- for people ------------------------------------------------------------------------------------
+
+
+def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
+    """Print what a run found and took."""
+    s = summary
+    sites = f"{len(s['rows'])} site{'s' if len(s['rows']) > 1 else ''}"
+    chosen = ", chosen by auto" if s["solver_chosen_by"] == "auto" else ""
+    state = {True: "converged", False: "stopped at its budget, NOT converged", None: "no tolerance to meet"}
+    rows = [
+        ("study", f"{s['name']}: {s['n_rows']:,} rows of {s['n_features']:,} features at {sites}"),
+        ("solver", f"{s['solver']}{chosen}; {state[s['converged']]}"),
+        ("rounds", f"{s['rounds']}, and {s['setup_rounds']} to set up; {s['seconds']:.2f} s"),
+        ("traffic", f"{human_bytes(s['bytes_up'])} from the sites, {human_bytes(s['bytes_down'])} to them"),
+        ("found", f"{s['n_components']} components with {sum(s['explained_variance_ratio']):.1%} of the variance"),
+    ]
+    if s["missing"]:
+        rows.append(("filled", ", ".join(f"{site} {share:.1%}" for site, share in s["missing"].items())))
+    example = shlex.quote(str(next(iter(described.sites.values())).path))
+    rows += [
+        ("kept in", s["folder"]),
+        ("next", f"fedspan transform {shlex.quote(s['model'])} {example}"),
+    ]
+    say(grid(rows), "", _components(s))
+
+
+def _components(summary: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("component", "variance", "share", "together"):
+        table.add_column(name, justify="right")
+    shares = summary["explained_variance_ratio"]
+    together = np.cumsum(shares)
+    for i, variance in enumerate(summary["explained_variance"][:_SHOWN]):
+        table.add_row(str(i + 1), f"{variance:.4g}", f"{shares[i]:.1%}", f"{together[i]:.1%}")
+    if len(shares) > _SHOWN:
+        table.add_row(f"... {len(shares) - _SHOWN} more", "", "", "")
+    return table

@@ -1,0 +1,95 @@
+"""``fedspan plan``: the rounds and bytes of a study, before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fedspan.cli.output import Json, print_json, say
+from fedspan.plan import Plan, PlannedRound, make_plan
+from fedspan.progress import human_bytes
+from fedspan.solvers import NAMES
+from fedspan.study_file import load_study
+
+
+def plan(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
+    json: Json = False,
+) -> None:
+    """List the rounds a study will take at most, and the bytes of each, before it runs."""
+    described = load_study(study)
+    made = make_plan(described.study(), described.open_sources())
+    if json:
+        print_json({"name": described.name, **as_data(made)})
+    else:
+        show(described.name, made)
+
+
+def as_data(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain data."""
+    return {
+        "solver": NAMES[type(plan.solver)],
+        "settings": asdict(plan.solver),  # type: ignore[call-overload]
+        "n_components": plan.n_components,
+        "first_rank_only": plan.first_rank_only,
+        "n_features": plan.features,
+        "rows": plan.rows,
+        "rounds": [asdict(r) for r in plan.rounds],
+        "bytes_up": plan.bytes_up,
+        "bytes_down": plan.bytes_down,
+        "site_memory": plan.site_memory,
+        "coordinator_memory": plan.coordinator_memory,
+    }
+
+
+def show(name: str, plan: Plan) -> None:
+    """Print a plan for people."""
+    solver, rounds = NAMES[type(plan.solver)], sum(not r.setup for r in plan.rounds)
+    say(
+        f"[bold]{name}[/bold]: {plan.n_components} components of {plan.features:,} features by {solver}; "
+        f"{sum(plan.rows.values()):,} rows at {len(plan.rows)} sites. At most {rounds} rounds and "
+        f"{len(plan.rounds) - rounds} to set up:",
+        "",
+        _table(plan),
+        "",
+        f"Memory: about {human_bytes(plan.coordinator_memory)} at the coordinator, "
+        f"{human_bytes(plan.site_memory)} at a site beside its data.",
+    )
+    if plan.first_rank_only:
+        say(
+            f"The study chooses the number of components: this is its first try, {plan.n_components}; "
+            "it doubles until enough are found."
+        )
+
+
+def _table(plan: Plan) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_footer=True)
+    table.add_column("rounds", footer="in all")
+    table.add_column("step")
+    table.add_column("coordinator sees")
+    table.add_column("sites", justify="right")
+    table.add_column("up, a site", justify="right")
+    table.add_column("down", justify="right")
+    table.add_column("up, all sites", justify="right", footer=human_bytes(plan.bytes_up))
+    table.add_column("down", justify="right", footer=human_bytes(plan.bytes_down))
+    for numbers, r in _runs(plan.rounds):
+        first, last = numbers[0] + 1, numbers[-1] + 1
+        times = len(numbers)
+        table.add_row(
+            str(first) if times == 1 else f"{first}-{last}", r.step, "each reply" if r.gathered else "the sum",
+            str(r.sites), human_bytes(r.up), human_bytes(r.down), human_bytes(times * r.bytes_up),
+            human_bytes(times * r.bytes_down),
+        )  # fmt: skip
+    return table
+
+
+def _runs(rounds: list[PlannedRound]) -> list[tuple[list[int], PlannedRound]]:
+    """Return equal rounds that follow each other as one entry, with their numbers."""
+    grouped = groupby(enumerate(rounds), key=lambda pair: pair[1])
+    return [([number for number, _ in pairs], r) for r, pairs in ((r, list(g)) for r, g in grouped)]

@@ -1,0 +1,60 @@
+"""Pictures: the one file of the command line that imports matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fedspan.encoding import write_atomically
+
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
+"""Paul Tol's "bright": told apart by colour-blind readers and in print."""
+MARKERS = "osD^v*"
+_FLOOR = 1e-16  # a distance of exactly 0 has no place on a log scale
+
+
+def write_curves(path: Path, title: str, panels: Sequence[Mapping[str, Any]], *, x: str, y: str) -> None:
+    """Write a row of panels, each with its curves on a log scale, as a PNG.
+
+    A panel is ``{"title": str, "curves": [{"label": str, "values": [...], "colour": int, "dashed": bool}, ...]}``;
+    values are drawn against 0, 1, 2 and so on.
+    """
+    figure = Figure(figsize=(5.0 * len(panels) + 0.4, 4.3), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=13)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, panel in zip(axes, panels, strict=True):
+        _draw(axis, panel["curves"])
+        axis.set_title(panel["title"], fontsize=11)
+        axis.set_xlabel(x)
+    axes[0].set_ylabel(y)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_atomically(path, buffer.getvalue())
+
+
+def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
+    for at, curve in enumerate(curves):
+        values = [max(value, _FLOOR) for value in curve["values"]]
+        colour = int(curve["colour"]) % len(COLOURS)
+        axis.semilogy(
+            range(len(values)),
+            values,
+            label=curve["label"],
+            color=COLOURS[colour],
+            linestyle="--" if curve["dashed"] else "-",
+            marker=MARKERS[colour],
+            markerfacecolor="white" if curve["dashed"] else COLOURS[colour],
+            markersize=4.5,
+            markevery=(at % 5, 5),  # marks of neighbouring curves do not hide each other
+            linewidth=1.5,
+        )
+    axis.set_xlim(0, max(len(curve["values"]) for curve in curves) - 1)
+    axis.grid(True, which="major", color="#dddddd", linewidth=0.8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8.5, framealpha=0.9, ncols=2 if len(curves) > 5 else 1)

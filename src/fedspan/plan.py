@@ -1,0 +1,225 @@
+"""What a study will ask of its sites, before it touches their data.
+
+The study is driven as it would be, with tolerances at zero so that the whole budget shows, but on stand-ins:
+the set-up rounds see sources of the right shape and columns without rows, and the solver's rounds a diagonal
+matrix that multiplies at no cost. Beyond a thousand features the stand-in is smaller than the data and the
+sizes of messages are scaled up, so that a plan for a million features is as quick as one for ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedspan.data import Facts, Source
+from fedspan.data.preprocess import set_up
+from fedspan.data.source import Block
+from fedspan.encoding import Array, Plain, payload_bytes
+from fedspan.engines import InProcess
+from fedspan.rounds import Gather, Reply, Round, Site, Solve, drive, numbered
+from fedspan.run import Study, check_rank, resolve_solver, solve_rank
+from fedspan.solvers import Solver
+
+STAND_IN = 1024
+"""Up to so many features the stand-in is as wide as the data."""
+
+
+@dataclass(frozen=True)
+class PlannedRound:
+    """One round as it will be asked; bytes are of the numbers and texts in it."""
+
+    step: str
+    setup: bool
+    sites: int
+    gathered: bool
+    """Whether the coordinator sees each site's reply, rather than their sum."""
+    up: int
+    """Bytes from a site, the largest of them."""
+    down: int
+    """Bytes to each site."""
+    bytes_up: int
+    """From all sites."""
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rounds of a study: as many as its budget allows, so never fewer than it will take."""
+
+    rounds: list[PlannedRound]
+    solver: Solver
+    n_components: int
+    first_rank_only: bool
+    """True where the study chooses the rank itself: this is its first try, larger ones may follow."""
+    features: int
+    rows: dict[str, int]
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from all sites in all rounds."""
+        return sum(r.bytes_up for r in self.rounds)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes to all sites in all rounds."""
+        return sum(r.bytes_down for r in self.rounds)
+
+    @property
+    def site_memory(self) -> int:
+        """About what a site needs beside its data: the largest question and answer."""
+        return max(r.up + r.down for r in self.rounds)
+
+    @property
+    def coordinator_memory(self) -> int:
+        """About what the coordinator needs: the basis it keeps, and the largest aggregate."""
+        block = 8 * self.features * self.solver.rank(self.n_components, self.features)
+        basis = 2 * block * getattr(self.solver, "max_basis", 2)
+        return basis + max(r.bytes_up if r.gathered else r.up for r in self.rounds)
+
+
+def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
+    """List the rounds that a study will ask of these sources; of their data only shapes and columns are seen.
+
+    >>> from fedspan.data import open_source
+    >>> plan = make_plan(Study(n_components=2, solver="uda"), {"a": open_source(np.eye(9, 6))})
+    >>> [(r.step, r.up, r.down) for r in plan.rounds if not r.setup]
+    [('one_shot.local_basis', 112, 8), ('gram.multiply', 96, 96)]
+    """
+    engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed)
+    facts, solver, k = drive(numbered(_rounds(study, engine)), engine)
+    return Plan(engine.planned, solver, k, not isinstance(study.n_components, int), facts.features, facts.rows)
+
+
+def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]:
+    """`fedspan.run.solve_study` for one rank, on stand-ins."""
+    facts = yield from set_up(study.preparation)
+    check_rank(study.n_components, facts)
+    d = facts.features
+    k = study.n_components if isinstance(study.n_components, int) else min(16, d, facts.n_rows)
+    solver = resolve_solver(study, d, k)
+    width = _width(solver, k, d)
+    engine.stand_in(width, {width: d, _triangle(width): _triangle(d), solver.rank(k, width): solver.rank(k, d)})
+    smaller = replace(facts, features=width, weight=float(facts.n_rows))
+    yield from solve_rank(study, smaller, _whole_budget(solver), k, None)
+    return facts, solver, k
+
+
+def _width(solver: Solver, k: int, d: int) -> int:
+    """Return the stand-in's width: the data's, or one in which the basis at the coordinator has room."""
+    room = (getattr(solver, "max_basis", 0) + 2) * solver.rank(k, min(d, STAND_IN))
+    return min(d, max(STAND_IN, room))
+
+
+def _whole_budget(solver: Any) -> Solver:
+    has_tol = any(field.name == "tol" for field in fields(solver))
+    return replace(solver, tol=0.0) if has_tol else solver  # type: ignore[no-any-return]
+
+
+def _triangle(d: int) -> int:
+    return d * (d + 1) // 2
+
+
+class _Header(Source):
+    """A source of which only the outside is looked at; its one row is zero."""
+
+    pass_cost = 2.0  # not 1: the rows are not in memory, so nobody asks whether they are sparse
+
+    def __init__(self, source: Source) -> None:
+        self.shape, self.dtype, self.columns = source.shape, source.dtype, source.columns
+        self.symmetric = source.symmetric
+
+    def blocks(self) -> Iterator[Block]:
+        yield np.zeros((1, self.shape[1]))
+
+    def gram_times(self, z: Array) -> Array:
+        return z
+
+    def trace(self) -> float:
+        return 1.0
+
+
+class _Diagonal(Source):
+    """Stands in for prepared rows: its Gram matrix is diagonal, of full rank, without large gaps."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, rows: int, width: int, number: int) -> None:
+        self.shape, self._number = (rows, width), number
+        self.own_answer = False
+        """Set when a step looked at the rows, so that another site's answer differs from this one's."""
+
+    def blocks(self) -> Iterator[Block]:
+        raise NotImplementedError("a plan has no rows")
+
+    def gram_times(self, z: Array) -> Array:
+        return z * self._values[:, None]
+
+    def gram(self) -> Array:
+        return np.diag(self._values)
+
+    def times(self, v: Array, *, weighted: bool = False) -> Array:
+        self.own_answer = True
+        rng = np.random.default_rng(self._number)
+        return rng.standard_normal((min(self.shape[0], v.shape[1]), v.shape[1]))  # more rows: the same R factor
+
+    @cached_property
+    def _values(self) -> Array:
+        return np.linspace(2.0, 1.0, self.shape[1])
+
+
+class _Counting(InProcess):
+    """The in-process engine on stand-ins, noting what each round sends.
+
+    Sites that answer alike are asked once, so that thousands cost no more than one.
+    """
+
+    def __init__(self, headers: Mapping[str, Source], seed: int) -> None:
+        super().__init__([Site(name, source) for name, source in headers.items()], seed)
+        self.planned: list[PlannedRound] = []
+        self._data: dict[str, _Diagonal] = {}
+        self._swap: dict[int, int] = {}
+        self._up: list[int] = []
+        self._shared: tuple[int, Reply] | None = None
+
+    def stand_in(self, width: int, swap: dict[int, int]) -> None:
+        """From here on, sites hold matrices of this width; ``swap`` says as what lengths count."""
+        sites = enumerate(self._sites.items())
+        self._data = {name: _Diagonal(site.source.shape[0], width, i) for i, (name, site) in sites}
+        self._swap = {small: large for small, large in swap.items() if small != large}
+
+    def __call__(self, question: Round) -> Any:
+        self._up = []
+        outcome = super().__call__(question)
+        down, sites = self._size(question.message), len(self._draw(question))
+        self.planned.append(
+            PlannedRound(
+                question.step.name, question.step.setup, sites, isinstance(question.reduce, Gather),
+                max(self._up), down, sum(self._up), down * sites,
+            )
+        )  # fmt: skip
+        return outcome
+
+    def _ask(self, site: Site, question: Round) -> Reply:
+        if self._shared is not None and self._shared[0] == question.number:
+            reply = self._shared[1]
+        else:
+            data = self._data.get(site.id)
+            reply = question.step.run(Site(site.id, site.source if data is None else data), question.message)
+            if data is not None and not data.own_answer:
+                self._shared = question.number, reply
+        self._up.append(self._size(reply.value))
+        return reply
+
+    def _size(self, value: Plain) -> int:
+        """Count bytes as `payload_bytes` does, for data as wide as the study's."""
+        if isinstance(value, np.ndarray):
+            return value.itemsize * int(np.prod([self._swap.get(n, n) for n in value.shape], dtype=object))
+        if isinstance(value, dict):
+            return sum(map(self._size, value.values()))
+        if isinstance(value, list | tuple):
+            return sum(map(self._size, value))
+        return payload_bytes(value)

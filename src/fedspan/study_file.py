@@ -1,0 +1,292 @@
+"""The study file: a TOML file that says which sites, how their data is prepared, and what is solved.
+
+`load_study` reads one into a `StudyFile` and refuses what it does not understand: an unknown key with the
+nearest known one, a wrong type with what was given and expected. Paths are relative to the file's folder.
+
+The text ``"none"`` in ``[solve.settings]`` stands for no value, which TOML cannot write: ``align = "none"``.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedspan.data import Preparation, Source, open_source
+from fedspan.data.arrays import nearest_column
+from fedspan.data.csv import CsvTable
+from fedspan.data.open import PARQUETS, TEXTS
+from fedspan.data.optional import parquet_module
+from fedspan.engines import get_engine
+from fedspan.errors import ConfigurationError, DataError, FedspanError, nearest
+from fedspan.rounds import Cohort
+from fedspan.run import Study
+from fedspan.solvers import SOLVERS, Solver, make
+from fedspan.toml_tables import FLAG, NUMBER, TABLE, TEXT, WHOLE, Kind, Table, as_hinted, shown
+from fedspan.toml_tables import TEXTS as NAMES
+
+RANK = Kind('a whole number, a fraction between 0 and 1, or "auto"', lambda v: NUMBER.fits(v) or v == "auto")
+PREPARATION = {
+    "columns": TEXT, "missing": TEXT, "max_missing_fraction": NUMBER, "min_rows": WHOLE, "center": FLAG,
+    "scale": FLAG, "normalise": TEXT, "weight_column": TEXT,
+}  # fmt: skip
+COHORT = {"only": NAMES, "fraction": NUMBER, "sample": TEXT, "first": WHOLE, "deadline": NUMBER, "late": TEXT}
+KEYS: dict[str, tuple[str, ...]] = {
+    "data": (*PREPARATION, "drop", "delimiter", "decimal"),
+    "solve": ("estimator", "n_components", "solver", "settings"),
+    "participation": tuple(COHORT),
+    "run": ("secure", "engine", "seed", "folder"),
+}
+"""The keys of each table; [sites] has one for each site."""
+SITE_KEYS = ("path", "weight", "delimiter", "decimal", "drop")
+_HOMES = {key: f"[{table}]" for table, keys in KEYS.items() for key in keys}
+_LATER = "is not available in this version of fedspan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteEntry:
+    """One site of a study: its file, and where it differs from the others."""
+
+    path: Path
+    weight: float = 1.0
+    delimiter: str | None = None
+    decimal: str = "."
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile:
+    """What a study file says, checked."""
+
+    path: Path
+    """The file itself."""
+    name: str
+    sites: dict[str, SiteEntry]
+    drop: tuple[str, ...]
+    preparation: Preparation
+    estimator: str
+    """``"pca"`` or ``"svd"``."""
+    n_components: int | float | str
+    solver: str | Solver
+    cohort: Cohort
+    engine: str
+    seed: int
+    folder: Path
+    """Where runs are kept."""
+
+    def study(self) -> Study:
+        """Return the study that `fedspan.run.run` takes."""
+        return Study(
+            n_components=self.n_components, solver=self.solver, preparation=self.preparation,
+            cohort=self.cohort, seed=self.seed,
+        )  # fmt: skip
+
+    def open_sources(self) -> dict[str, Source]:
+        """Open every site's file. What goes wrong names the site."""
+        self._check_drop()
+        return {name: self._open(name, site) for name, site in self.sites.items()}
+
+    def changes(self, before: StudyFile) -> list[str]:
+        """Return what differs from another reading of the study and may change a run's answer."""
+        names = (f.name for f in fields(self) if f.name not in ("path", "name", "engine", "folder"))
+        return [name for name in names if getattr(self, name) != getattr(before, name)]
+
+    def _open(self, name: str, site: SiteEntry) -> Source:
+        with _prefixed(f"site {name!r}: "):
+            return open_source(
+                site.path, drop=(*self.drop, *site.drop), strict_drop=False, site_weight=site.weight,
+                delimiter=site.delimiter, decimal=site.decimal,
+            )  # fmt: skip
+
+    def _check_drop(self) -> None:
+        """A shared name to drop may be absent at some sites, but not at all of them."""
+        if not self.drop and not any(site.drop for site in self.sites.values()):
+            return
+        headers = {name: column_names(site) for name, site in self.sites.items()}
+        for name, header in headers.items():
+            if header is not None:
+                _known_columns(self.sites[name].drop, header, f"site {name!r}: there is no column {{!r}} to drop")
+        present = [header for header in headers.values() if header is not None]
+        if len(present) == len(headers):
+            everywhere = {column for header in present for column in header}
+            _known_columns(self.drop, everywhere, "[data] drop: no site has a column {!r}")
+
+
+def load_study(path: str | Path) -> StudyFile:
+    """Read and check a study file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "study.toml")
+    ...     _ = file.write_text('[sites]\\nberlin = "berlin.csv"\\n[solve]\\nn_components = 3\\n')
+    ...     study = load_study(file)
+    >>> study.name, study.n_components, sorted(study.sites)
+    ('study', 3, ['berlin'])
+    """
+    path = Path(path)
+    if not path.is_file():
+        beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        hint = nearest(path.name, beside) if beside else "write one, or see one made by `fedspan demo`"
+        raise ConfigurationError(f"there is no study file {path}; {hint}")
+    try:
+        return parse_study(path.read_bytes(), path)
+    except OSError as cause:
+        raise ConfigurationError(f"{path}: the study file cannot be read ({cause.strerror})") from cause
+
+
+def parse_study(content: bytes, path: Path) -> StudyFile:
+    """Check the content of a study file that stands, or stood, at ``path``."""
+    with _prefixed(f"{path}: "):
+        try:
+            raw = tomllib.loads(content.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+            raise ConfigurationError(f"this is not valid TOML: {cause}") from cause
+        return _study_of(raw, path)
+
+
+def column_names(site: SiteEntry) -> list[str] | None:
+    """Return the columns in the header of a site's file; None where it has none, or cannot be read."""
+    kind = site.path.suffix.lower()
+    try:
+        if kind in PARQUETS:
+            return list(parquet_module().pq.read_schema(site.path).names)
+        if kind in TEXTS:
+            delimiter = "\t" if kind == ".tsv" and site.delimiter is None else site.delimiter
+            return CsvTable(site.path, delimiter=delimiter, decimal=site.decimal).names
+    except (OSError, ValueError):  # opening the file reports it better
+        return None
+    return None
+
+
+# ---- the schema ----------------------------------------------------------------------------------
+
+
+def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
+    top = Table(raw, "the top of the file", ("name", "sites", "privacy", *KEYS), _HOMES)
+    if "privacy" in raw:
+        raise ConfigurationError(f"[privacy] {_LATER}; leave the table out")
+    tables = {name: Table(raw.get(name, {}), f"[{name}]", keys, _HOMES) for name, keys in KEYS.items()}
+    data, solve, run, base = tables["data"], tables["solve"], tables["run"], path.parent
+    estimator = _estimator(solve)
+    if run.get("secure", FLAG, False):
+        raise ConfigurationError(f"[run] secure = true {_LATER}; set it to false")
+    seed, engine = run.get("seed", WHOLE, 0), run.get("engine", TEXT, "in-process")
+    if seed < 0:
+        raise ConfigurationError(f"[run] seed = {seed}: expected a whole number, 0 or more")
+    with _prefixed("[run] "):
+        get_engine(engine)
+    sites = _sites(raw, data, base)
+    return StudyFile(
+        path=path,
+        name=top.get("name", TEXT, path.stem),
+        sites=sites,
+        drop=tuple(data.get("drop", NAMES, ())),
+        preparation=_preparation(data, estimator),
+        estimator=estimator,
+        n_components=_rank(solve),
+        solver=_solver(solve),
+        cohort=_cohort(tables["participation"], sites),
+        engine=engine,
+        seed=seed,
+        folder=base / run.get("folder", TEXT, "runs"),
+    )
+
+
+def _sites(raw: dict[str, Any], data: Table, base: Path) -> dict[str, SiteEntry]:
+    if not raw.get("sites"):
+        raise ConfigurationError('[sites] is missing: name each site and its file, as in berlin = "berlin.csv"')
+    entries = Table(raw["sites"], "[sites]", raw["sites"])
+    either = Kind("a path in quotes, or a table with a path", lambda v: isinstance(v, str | dict))
+    shared = {"delimiter": data.get("delimiter", TEXT), "decimal": data.get("decimal", TEXT, ".")}
+    return {name: _site(name, entries.get(name, either), shared, base) for name in sorted(raw["sites"])}
+
+
+def _site(name: str, given: str | dict[str, Any], shared: dict[str, Any], base: Path) -> SiteEntry:
+    if not re.fullmatch(r"[^./\\\0][^/\\\0]*", name):  # each site keeps its memory in a folder of its name
+        raise ConfigurationError(f"[sites] {name!r}: a site's name has no slash and no dot in front")
+    table = Table({"path": given} if isinstance(given, str) else given, f"[sites.{name}]", SITE_KEYS)
+    path = table.get("path", TEXT)
+    if not path:
+        raise ConfigurationError(f'[sites.{name}] has no path; write  path = "{name}.csv"')
+    weight = float(table.get("weight", NUMBER, 1.0))
+    if not 0 < weight < float("inf"):
+        raise ConfigurationError(f"[sites.{name}] weight = {weight}: a site's weight is positive and finite")
+    own = table.given({"delimiter": TEXT, "decimal": TEXT})
+    return SiteEntry(path=base / path, weight=weight, drop=tuple(table.get("drop", NAMES, ())), **{**shared, **own})
+
+
+def _estimator(solve: Table) -> str:
+    estimator: str = solve.get("estimator", TEXT, "pca")
+    if estimator in ("streaming", "representation"):
+        raise ConfigurationError(f'[solve] estimator = "{estimator}" {_LATER}; take "pca" or "svd"')
+    if estimator not in ("pca", "svd"):
+        raise ConfigurationError(f"[solve] there is no estimator {estimator!r}; {nearest(estimator, ('pca', 'svd'))}")
+    return estimator
+
+
+def _preparation(data: Table, estimator: str) -> Preparation:
+    given = data.given(PREPARATION)
+    if estimator == "svd":
+        for key, plain in (("center", False), ("scale", False), ("missing", "error")):
+            if given.setdefault(key, plain) != plain:
+                raise ConfigurationError(
+                    f'[data] {key} = {shown(given[key])} is for estimator = "pca"; '
+                    "a truncated SVD takes the rows as they are"
+                )
+    elif "normalise" in given:
+        raise ConfigurationError('[data] normalise is for estimator = "svd"; set that, or leave this out')
+    with _prefixed("[data] "):
+        return Preparation(**given)
+
+
+def _rank(solve: Table) -> int | float | str:
+    wanted: int | float | str = solve.get("n_components", RANK, 10)
+    if not isinstance(wanted, str) and not (0 < wanted < 1 or (WHOLE.fits(wanted) and wanted >= 1)):
+        raise ConfigurationError(f"[solve] n_components = {wanted}: expected {RANK.words}")
+    return wanted
+
+
+def _solver(solve: Table) -> str | Solver:
+    name: str = solve.get("solver", TEXT, "krylov")
+    settings: dict[str, Any] = dict(solve.get("settings", TABLE, {}))
+    if name == "auto":
+        if settings:
+            raise ConfigurationError('[solve.settings] belong to a solver, and solver = "auto" names none')
+        return name
+    with _prefixed("[solve] "):
+        make(name)
+    hints = get_type_hints(SOLVERS[name])
+    for key in settings.keys() & hints.keys():
+        settings[key] = as_hinted(f"[solve.settings] {key}", settings[key], hints[key])
+    with _prefixed("[solve.settings] "):
+        return make(name, **settings)
+
+
+def _cohort(table: Table, sites: Mapping[str, SiteEntry]) -> Cohort:
+    given = table.given(COHORT)
+    for name in given.get("only", ()):
+        if name not in sites:
+            raise ConfigurationError(f"[participation] only: there is no site {name!r}; {nearest(name, sites)}")
+    if "only" in given:
+        given["only"] = tuple(given["only"])
+    with _prefixed("[participation] "):
+        return Cohort(**given)
+
+
+def _known_columns(drop: Collection[str], header: Collection[str], text: str) -> None:
+    for column in drop:
+        if column not in header:
+            raise DataError(f"{text.format(column)}; {nearest_column(column, sorted(header))}")
+
+
+@contextmanager
+def _prefixed(text: str) -> Iterator[None]:
+    """Put where it happened in front of fedspan's own errors."""
+    try:
+        yield
+    except FedspanError as error:
+        raise type(error)(f"{text}{error}") from error.__cause__

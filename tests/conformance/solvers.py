@@ -1,0 +1,166 @@
+"""Every solver the library registers, with small settings: a new one is listed here and gets every check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from fedspan.data import Preparation, open_source
+from fedspan.rounds import Cohort
+from fedspan.run import Result, Study, run
+from fedspan.solvers import (
+    NAMES,
+    UDA,
+    WDA,
+    BlockKrylov,
+    Covariance,
+    FedPower,
+    Power,
+    RandomizedSVD,
+    Solver,
+)
+
+D, K = 12, 3
+ROWS = {"berlin": 30, "accra": 45, "delhi": 20, "cairo": 55}
+SETUP_ROUNDS = 3  # describe, moments, prepare
+SCHEME_1 = Cohort(fraction=0.75, sample="by-size-with-replacement")
+SCHEME_2 = Cohort(fraction=0.75)
+FIRST = Cohort(first=3)
+FULL = Cohort()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A solver with settings and a cohort, and what it claims."""
+
+    id: str
+    solver: Solver
+    cohort: Cohort = FULL
+    exact: bool = False
+    """Equals the pooled SVD."""
+
+    @property
+    def name(self) -> str:
+        """The name it is registered under."""
+        return NAMES[type(self.solver)]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+def fedpower(**settings: Any) -> FedPower:
+    """FedPower in a few rounds."""
+    return FedPower(**{"rounds": 6, "local_steps": 2, "tol": 0.0} | settings)
+
+
+CASES = [
+    Case("power", Power(rounds=200, tol=1e-13), exact=True),
+    Case("power-oversampled", Power(rounds=100, tol=1e-13, oversampling=2), exact=True),
+    Case("power-budget", Power(rounds=7, tol=0.0)),
+    Case("power-scheme-2", Power(rounds=6, tol=0.0), SCHEME_2),
+    Case("power-first", Power(rounds=6, tol=0.0), FIRST),
+    Case("krylov", BlockKrylov(tol=1e-12, oversampling=2), exact=True),
+    Case("krylov-restarted", BlockKrylov(tol=1e-12, oversampling=0, max_basis=3), exact=True),
+    Case("krylov-wide", BlockKrylov(tol=1e-12, oversampling=30), exact=True),
+    Case("covariance", Covariance(), exact=True),
+    Case("uda", UDA()),
+    Case("uda-first", UDA(), FIRST),
+    Case("wda", WDA()),
+    Case("wda-scheme-2", WDA(), SCHEME_2),
+    Case("dr-svd", RandomizedSVD()),
+    Case("dr-svd-full-rank", RandomizedSVD(iteration_rank=D), exact=True),
+    *(
+        Case(f"fedpower-{align}-{reference}", fedpower(align=align, reference=reference))
+        for align in ("procrustes", "sign", None)
+        for reference in ("global", "baseline")
+    ),
+    Case("fedpower-one-step", FedPower(local_steps=1, rounds=200, tol=1e-10), exact=True),
+    Case("fedpower-decay", fedpower(local_steps=3, sync="decay")),
+    Case("fedpower-halve", fedpower(local_steps=4, sync="halve")),
+    Case("fedpower-list", fedpower(sync=[1, 4, 6])),
+    Case("fedpower-between", fedpower(local_steps=3, iterations=7)),
+    Case("fedpower-between-baseline", fedpower(local_steps=3, iterations=7, reference="baseline")),
+    Case("fedpower-stops", FedPower(local_steps=2, rounds=100, tol=1e-4)),
+    Case("fedpower-scheme-1", fedpower(), SCHEME_1),
+    Case("fedpower-scheme-1-baseline", fedpower(reference="baseline"), SCHEME_1),
+    Case("fedpower-scheme-1-between", fedpower(local_steps=3, iterations=7), SCHEME_1),
+    Case("fedpower-scheme-2", fedpower(), SCHEME_2),
+    Case("fedpower-first", fedpower(), FIRST),
+    Case("fedpower-first-baseline", fedpower(reference="baseline"), FIRST),
+]
+
+BY_ID = {case.id: case for case in CASES}
+EXACT = [case for case in CASES if case.exact]
+WHOLE = [case for case in CASES if case.cohort.is_full]
+
+
+def rows_of(seed: int = 0, sizes: dict[str, int] | None = None, d: int = D) -> dict[str, Any]:
+    """Sites that draw from one distribution with falling variances and a mean, named out of order."""
+    rng = np.random.default_rng([seed, d])
+    turn = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    spread = 4.0 * 0.6 ** np.arange(d)
+    sizes = ROWS if sizes is None else sizes
+    return {name: rng.standard_normal((n, d)) * spread @ turn + rng.standard_normal(d) / 8 for name, n in sizes.items()}
+
+
+def sparse_rows_of(seed: int = 0) -> dict[str, Any]:
+    """The same with two entries in three left out, as CSR."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: scipy.sparse.csr_matrix(np.where(rng.random(x.shape) < 1 / 3, x, 0.0))
+        for name, x in rows_of(seed).items()
+    }
+
+
+def integer_weights(sites: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+    """A weight of 1, 2 or 3 for each row."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.integers(1, 4, size=x.shape[0]).astype(float) for name, x in sites.items()}
+
+
+def solve(
+    case: Case,
+    sites: dict[str, Any] | None = None,
+    *,
+    engine: Any = None,
+    seed: int = 0,
+    weights: dict[str, Any] | None = None,
+    center: bool = True,
+    k: int = K,
+    init: Any = None,
+    **settings: Any,
+) -> Result:
+    """Run a case on sites: by default dense, centred, in one process."""
+    sites = rows_of() if sites is None else sites
+    study = Study(
+        n_components=k,
+        solver=case.solver,
+        preparation=Preparation(center=center),
+        cohort=case.cohort,
+        seed=seed,
+        init=init,
+    )
+    sources = {name: open_source(x, weights=None if weights is None else weights[name]) for name, x in sites.items()}
+    return run(study, sources, engine=engine, **settings)
+
+
+def pooled(sites: dict[str, Any], *, center: bool = True, k: int = K) -> tuple[Any, Any]:
+    """The k leading right singular vectors and squared singular values of all rows together."""
+    x = np.vstack([s.toarray() if scipy.sparse.issparse(s) else s for s in sites.values()]).astype(float)
+    _, s, vt = np.linalg.svd(x - x.mean(axis=0) if center else x, full_matrices=False)
+    return vt[:k].T, s[:k] ** 2
+
+
+def bits(result: Result) -> bytes:
+    """The estimate, to the bit."""
+    return result.estimate.basis.tobytes() + result.estimate.values.tobytes()
+
+
+def traffic(result: Result) -> list[tuple[Any, ...]]:
+    """What a history says, but for the seconds."""
+    return [(r.round, r.step, r.bytes_up, r.bytes_down, r.sites, r.change) for r in result.history]
+
+
