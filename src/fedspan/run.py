@@ -19,7 +19,7 @@ from fedspan.encoding import Array, digest, write_atomically
 from fedspan.engines import Engine, get_engine
 from fedspan.errors import ConfigurationError, DataError, ResumeError
 from fedspan.layers import Journal, OnRound, RoundRecord, observe, record
-from fedspan.linalg import Estimate, canonical_signs, orth
+from fedspan.linalg import Estimate, canonical_signs, orth, orth_against
 from fedspan.rounds import Cohort, Solve, drive, numbered
 from fedspan.sites import open_sites
 from fedspan.solvers import NAMES, Problem, Solution, Solver, choose, make
@@ -170,6 +170,10 @@ def solve_rank(study: Study, facts: Facts, solver: Solver, k: int, init: Array |
     )  # fmt: skip
     solution = yield from solver.solve(problem)
     basis, values = solution.estimate
+    missing = k - basis.shape[1]
+    if missing > 0:  # the rows have fewer directions than k: the rest is any others, of value zero
+        others = orth_against(problem.start, basis)[0]
+        basis, values = np.hstack([basis, others[:, :missing]]), np.append(values, np.zeros(missing))
     return replace(solution, estimate=Estimate(basis[:, :k], values[:k]))
 
 

@@ -9,18 +9,14 @@ import typer
 from typer.core import TyperGroup
 
 from fedspan import __version__
-from fedspan.cli.catalogue import datasets
-from fedspan.cli.compare import compare
-from fedspan.cli.demo import demo
-from fedspan.cli.export import export
-from fedspan.cli.fit import fit
+from fedspan.cli import catalogue, compare, demo, export, fit, papers, plan, transform
 from fedspan.cli.output import EXIT_HELP, INTERRUPTED, UNEXPECTED, Stopped, exit_code, report_error, say
-from fedspan.cli.papers import reproduce
-from fedspan.cli.plan import plan
-from fedspan.cli.transform import transform
 from fedspan.errors import FedspanError
 
-VERBS = (demo, fit, plan, compare, transform, export, reproduce, datasets)
+VERBS = (
+    demo.demo, fit.fit, plan.plan, compare.compare, transform.transform, export.export, papers.reproduce,
+    catalogue.datasets,
+)  # fmt: skip
 
 
 class Verbs(TyperGroup):

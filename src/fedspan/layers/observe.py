@@ -59,4 +59,4 @@ def _change(before: Array | None, now: Array | None) -> float | None:
     if before is None or now is None:
         return None
     rest = now - before @ (before.T @ now)
-    return float(np.sqrt(max(np.linalg.eigvalsh(rest.T @ rest)[-1], 0.0)))
+    return float(np.sqrt(np.linalg.eigvalsh(rest.T @ rest).max(initial=0.0)))

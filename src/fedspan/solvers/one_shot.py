@@ -1,11 +1,12 @@
 """One-shot rivals (FedPower, App. F): UDA (Alg. 4), WDA (Alg. 5) and distributed randomised SVD (Alg. 6).
 
 UDA is Fan et al. (2019), WDA Bhaskara and Wijewardena (2019). Both send one d x k basis from each site (8 d k bytes,
-WDA 8 k more) and take a last Ritz round for the values. The average of projectors is never formed: its leading
-eigenvectors are left singular vectors of the sites' bases side by side.
+WDA 8 k more) for a question of 16 bytes, and take a last Ritz round for the values. The average of projectors is
+never formed: its leading eigenvectors are left singular vectors of the sites' bases side by side.
 
 DR-SVD as printed ships n x r rows to the server. Here A_i W stays at the site: a Gather of r x r factors (TSQR)
-gives the same orthonormal Q implicitly, as Q = A W T, and B' = A'Q = G (W T) is one more sum.
+gives the same orthonormal Q implicitly, as Q = A W T, and B' = A'Q = G (W T) is one more sum. Three rounds of
+8 d r bytes to each site; back come 8 d r, 8 r^2 (a site of fewer than r rows sends as many) and 8 d r.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ _DENSE = 1024  # up to so many features a site solves its own Gram matrix, beyon
 
 
 @site_step("one_shot.local_basis")
-def local_basis(site: Site, k: int) -> Reply:
-    """Alg. 4 and 5, line 2: the leading eigenpairs of M_i, fewer where the site's rank is less than k."""
-    n, d = site.data.shape
+def local_basis(site: Site, message: dict[str, Plain]) -> Reply:
+    """Alg. 4 and 5, line 2: the leading eigenvectors of M_i, fewer where the site's rank is less than k.
+
+    The eigenvalues leave the site only where the method weighs by them.
+    """
+    d, k = site.data.shape[1], message["k"]
     if d <= _DENSE or k >= d - 1:
         basis, values = top_eigenvectors(site.data.gram(), min(k, d))
     else:
         basis, values = top_of_product(site.data.gram_times, d, k, site.rng)
     held = values > 1e-12 * max(values[0], 0.0)
-    return Reply(site.noised(basis=basis[:, held], values=values[held] / n))
+    if not message["values"]:
+        return Reply(site.noised(basis=basis[:, held]))
+    return Reply(site.noised(basis=basis[:, held], values=values[held] / site.data.mass))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,7 @@ class UDA:
     """Unweighted distributed averaging of the sites' projectors: one round, and one for the values."""
 
     partial = True
+    weighs = False
 
     def rank(self, k: int, d: int) -> int:
         """Return k: there is no iteration."""
@@ -47,23 +54,26 @@ class UDA:
 
     def solve(self, problem: Problem) -> Solve[Solution]:
         """Alg. 4."""
-        local: dict[str, Plain] = yield Round(local_basis, problem.k, Gather(), problem.cohort, estimate=problem.start)
-        factors = np.hstack([self.weighted(part["basis"], part["values"]) for part in local.values()])
+        message = {"k": problem.k, "values": self.weighs}
+        local: dict[str, Plain] = yield Round(local_basis, message, Gather(), problem.cohort, estimate=problem.start)
+        factors = np.hstack([self.factor(part) for part in local.values()])
         average = top_of_factors(factors / np.sqrt(len(local)), problem.k)  # line 3
         return Solution((yield from ritz_round(average.basis, problem)))
 
-    def weighted(self, basis: Array, values: Array) -> Array:
+    def factor(self, basis: Plain) -> Array:
         """Return a factor of V_i V_i'."""
-        return basis
+        return basis  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WDA(UDA):
     """Weighted distributed averaging: each projector's directions weigh by their local variance."""
 
-    def weighted(self, basis: Array, values: Array) -> Array:
+    weighs = True
+
+    def factor(self, pairs: Plain) -> Array:
         """Return a factor of V_i Sigma_i V_i' (Alg. 5, line 3)."""
-        return basis * np.sqrt(np.maximum(values, 0.0))
+        return pairs["basis"] * np.sqrt(np.maximum(pairs["values"], 0.0))  # type: ignore[no-any-return]
 
 
 @site_step("one_shot.r_factor")

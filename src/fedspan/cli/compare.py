@@ -1,0 +1,168 @@
+"""``fedspan compare``: several solvers on one study, in one table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+from fedspan.cli.output import Json, print_json, say, watching_steps
+from fedspan.data import Preparation, Source
+from fedspan.data.preprocess import set_up
+from fedspan.encoding import Array
+from fedspan.engines import get_engine
+from fedspan.errors import ConfigurationError, nearest
+from fedspan.metrics import projection_distance
+from fedspan.progress import human_bytes
+from fedspan.rounds import Round, Solve, Sum, drive, numbered
+from fedspan.run import Result, Study, run
+from fedspan.sites import open_sites
+from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, Solver, make
+from fedspan.solvers.problem import multiply
+from fedspan.study_file import StudyFile, load_study
+
+WIDE = 2000
+"""Beyond so many features, methods that send d x d numbers are tried only when asked for by name."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One solver's run: what it took, and how near it came."""
+
+    solver: str
+    rounds: int
+    setup_rounds: int
+    bytes_up: int
+    bytes_down: int
+    error: float
+    """The sine of the largest angle between its subspace and the exact one."""
+    variance: float
+    """The variance in its subspace, as a share of what the exact one holds."""
+    converged: bool | None
+    seconds: float
+
+
+def compare(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
+    solvers: Annotated[
+        str | None, typer.Option(help="Names with commas between [default: all that fit the study].")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run several solvers on the same study and put them side by side."""
+    described = load_study(study)
+    sources = described.open_sources()
+    exact = run(_exactly(described, sources), sources, engine=described.engine)
+    settled = replace(described.study(), n_components=exact.estimate.basis.shape[1])
+    candidates = _candidates(described, solvers, exact.facts.features)
+    trials = try_solvers(
+        settled, sources, candidates, exact.estimate.basis,
+        lambda _, one: run(one, sources, engine=described.engine), title=described.name,
+    )  # fmt: skip
+    if json:
+        print_json({"name": described.name, "trials": [asdict(trial) for trial in trials]})
+        return
+    k, d = exact.estimate.basis.shape[1], exact.facts.features
+    say(
+        f"[bold]{described.name}[/bold]: {k} components of {d:,} features; {exact.facts.n_rows:,} rows at "
+        f"{len(sources)} sites. Error is against the exact answer ({NAMES[type(exact.solver)]}).",
+        "",
+        table_of(trials),
+    )
+
+
+def try_solvers(
+    study: Study,
+    sources: Mapping[str, Source],
+    candidates: Mapping[str, Solver],
+    exact: Array,
+    execute: Callable[[str, Study], Result],
+    *,
+    title: str,
+) -> list[Trial]:
+    """Run each solver, then measure all of them against the exact basis in one more round."""
+    results: dict[str, tuple[Result, float]] = {}
+    with watching_steps(title, len(candidates)) as begin:
+        for name, solver in candidates.items():
+            begin(name)
+            started = time.perf_counter()
+            result = execute(name, replace(study, solver=solver))
+            results[name] = result, time.perf_counter() - started
+    bases = [exact, *(result.estimate.basis for result, _ in results.values())]
+    best, *held = captured(study.preparation, sources, bases)
+    return [
+        Trial(
+            name, r.rounds, r.setup_rounds, r.bytes_up, r.bytes_down,
+            projection_distance(exact, r.estimate.basis), share / best if best > 0 else 1.0, r.converged, seconds,
+        )
+        for (name, (r, seconds)), share in zip(results.items(), held, strict=True)
+    ]  # fmt: skip
+
+
+def captured(preparation: Preparation, sources: Mapping[str, Source], bases: Sequence[Array]) -> list[float]:
+    """Return the variance that each basis holds, by one federated product of all of them."""
+    wide = np.hstack(bases)
+
+    def ask() -> Solve[Array]:
+        yield from set_up(preparation)
+        return (yield Round(multiply, wide, Sum()))
+
+    product = drive(numbered(ask()), get_engine(None)(open_sites(sources, seed=0), 0))
+    held = np.sum(wide * product, axis=0)
+    ends = np.cumsum([basis.shape[1] for basis in bases])
+    return [float(part.sum()) for part in np.split(held, ends[:-1])]
+
+
+def table_of(trials: Sequence[Trial], *, against: str = "exact") -> Table:
+    """Return the trials as one table."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("solver")
+    for name in ("rounds", "bytes up", "bytes down", f"error vs {against}", "variance kept", "seconds"):
+        table.add_column(name, justify="right")
+    for t in trials:
+        error = f"{t.error:.0e}" if t.error < 0.001 else f"{t.error:.3f}"
+        table.add_row(
+            t.solver + (" *" if t.converged is False else ""), f"{t.rounds} + {t.setup_rounds}",
+            human_bytes(t.bytes_up), human_bytes(t.bytes_down), error, f"{t.variance:.4%}", f"{t.seconds:.2f}",
+        )  # fmt: skip
+    table.caption = "rounds: the solver's + set-up"
+    if any(t.converged is False for t in trials):
+        table.caption += "; * stopped at its budget of rounds before its tolerance was met"
+    table.caption_justify = "left"
+    return table
+
+
+def _exactly(described: StudyFile, sources: Mapping[str, Source]) -> Study:
+    """Return the study with a solver that is exact to rounding, and every site in every round."""
+    widest = max(source.shape[1] for source in sources.values())
+    solver = Covariance() if widest <= WIDE else BlockKrylov(rounds=300, tol=1e-12)
+    return replace(described.study(), solver=solver, cohort=type(described.cohort)())
+
+
+def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, Solver]:
+    full = described.cohort.is_full
+    if asked is None:
+        kinds = [n for n in SOLVERS if d <= WIDE or n not in ("covariance", "dr-svd")]
+        chosen = {name: make(name) for name in kinds}
+        chosen = {name: solver for name, solver in chosen.items() if full or solver.partial}
+    else:
+        chosen = {name: _named(name) for name in map(str.strip, asked.split(",")) if name}
+        if not chosen:
+            raise ConfigurationError(f"--solvers names none; known: {', '.join(SOLVERS)}")
+    given = described.solver
+    if not isinstance(given, str) and NAMES[type(given)] in chosen:
+        chosen[NAMES[type(given)]] = given  # with the study's own settings
+    return chosen
+
+
+def _named(name: str) -> Solver:
+    if name not in SOLVERS:
+        raise ConfigurationError(f"--solvers: there is no solver {name!r}; {nearest(name, SOLVERS)}")
+    return make(name)

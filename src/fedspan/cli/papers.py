@@ -1,0 +1,39 @@
+"""``fedspan reproduce``: a paper's tables and figures, run again."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspan.cli.output import Json, note, print_json, say
+from fedspan.cli.runs import fresh_folder
+from fedspan.errors import ConfigurationError, nearest
+
+PAPERS = {"fedpower": "fedspan.cli.reproduce_fedpower"}
+"""Papers by name, and the module that runs each one again."""
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help=f"One of: {', '.join(PAPERS)}.", show_default=False)],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to write [default: runs/reproduce-PAPER, numbered].")
+    ] = None,
+    tables: Annotated[bool, typer.Option(help="Write the tables.")] = True,
+    figures: Annotated[bool, typer.Option(help="Draw the figures; needs matplotlib.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version, in minutes.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a paper's experiments again and write its tables and figures."""
+    if paper not in PAPERS:
+        raise ConfigurationError(f"there is no paper {paper!r} to reproduce; {nearest(paper, PAPERS)}")
+    module = importlib.import_module(PAPERS[paper])  # late: it is slow to import, and may need matplotlib
+    where = fresh_folder(Path("runs") / f"reproduce-{paper}") if folder is None else folder
+    module.reproduce(where, tables=tables, figures=figures, quick=quick, progress=note)
+    written = sorted(str(path) for path in where.rglob("*") if path.is_file())
+    if json:
+        print_json({"paper": paper, "folder": str(where), "files": written})
+    else:
+        say(f"Written to {where}:", *(f"  {name}" for name in written))
