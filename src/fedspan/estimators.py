@@ -94,6 +94,7 @@ class _FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             self.feature_names_in_ = np.array(facts.columns, dtype=object)
         self.n_samples_seen_ = facts.n_rows
         self.scale_ = facts.scale
+        self.fill_ = facts.column_mean if self._fills else None
         self.n_rounds_, self.n_setup_rounds_ = result.rounds, result.setup_rounds
         self.bytes_up_, self.bytes_down_ = result.bytes_up, result.bytes_down
         self.converged_, self.solver_ = result.converged, result.solver
@@ -112,8 +113,8 @@ class _FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             X = np.concatenate([_dense(b) for b in open_source(X).blocks()])
         X = validate_data(self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=False, **self._gaps())
         offset = self._offset()
-        if offset is not None and self._fills and not scipy.sparse.issparse(X) and np.isnan(X).any():
-            X = np.where(np.isnan(X), offset, X)
+        if self.fill_ is not None:
+            X = _filled(X, self.fill_)
         axes = self._axes().T
         scores = X @ axes
         if offset is not None:
@@ -427,6 +428,16 @@ def _by_name(values: Any, named: Mapping[str, Any], sites: Sites) -> dict[str, A
     if not isinstance(values, Sequence) or len(values) != len(named):
         raise ConfigurationError(f"weights come as a dict by site, or a list of {len(named)}, one for each site")
     return dict(zip(named, values, strict=True))
+
+
+def _filled(X: Any, fill: Array) -> Any:
+    """Return rows with their gaps filled as in the fit, whether or not the columns were centred too."""
+    if not scipy.sparse.issparse(X):
+        return np.where(np.isnan(X), fill.astype(X.dtype), X)
+    gaps = np.isnan(X.data)
+    X = X.copy()
+    X.data[gaps] = fill[X.indices[gaps]]
+    return X
 
 
 def _dense(block: Any) -> Array:

@@ -85,9 +85,10 @@ def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
     """List the rounds that a study will ask of these sources; of their data only shapes and columns are seen.
 
     >>> from fedspan.data import open_source
-    >>> plan = make_plan(Study(n_components=2, solver="uda"), {"a": open_source(np.eye(9, 6))})
+    >>> from fedspan.solvers import Power
+    >>> plan = make_plan(Study(n_components=2, solver=Power(rounds=3)), {"a": open_source(np.eye(9, 6))})
     >>> [(r.step, r.up, r.down) for r in plan.rounds if not r.setup]
-    [('one_shot.local_basis', 112, 8), ('gram.multiply', 96, 96)]
+    [('gram.multiply', 96, 96), ('gram.multiply', 96, 96), ('gram.multiply', 96, 96)]
     """
     engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed)
     facts, solver, k = drive(numbered(_rounds(study, engine)), engine)
@@ -130,7 +131,7 @@ class _Header(Source):
 
     def __init__(self, source: Source) -> None:
         self.shape, self.dtype, self.columns = source.shape, source.dtype, source.columns
-        self.symmetric = source.symmetric
+        self.symmetric, self.weights, self.site_weight = source.symmetric, None, source.site_weight
 
     def blocks(self) -> Iterator[Block]:
         yield np.zeros((1, self.shape[1]))

@@ -92,7 +92,10 @@ class _MeanCollector(_SumCollector):
         self._weight.add(float(weight), times)
 
     def result(self) -> Plain:
-        return self._sum.result() / self._weight.result()
+        total, weight = self._sum.result(), self._weight.result()
+        if isinstance(total, dict):
+            return {key: part / weight for key, part in total.items()}
+        return total / weight
 
 
 class _GatherCollector:

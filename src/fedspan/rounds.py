@@ -70,10 +70,11 @@ class Cohort:
     @property
     def is_full(self) -> bool:
         """Whether every site is asked and waited for."""
-        return self.only is None and self.fraction == 1 and self.first is None and self.deadline is None
+        drawn = self.only is not None or self.fraction != 1 or self.sample != "uniform"
+        return not drawn and self.first is None and self.deadline is None
 
     def draw(
-        self, names: Sequence[str], rng: np.random.Generator, sizes: Callable[[], Mapping[str, int]]
+        self, names: Sequence[str], rng: np.random.Generator, sizes: Callable[[], Mapping[str, float]]
     ) -> dict[str, int]:
         """Return the sites to ask and how often each one's reply counts.
 
@@ -122,6 +123,8 @@ class Outcome(NamedTuple):
     sites: list[str]
     bytes_up: int
     bytes_down: int
+    carried: list[str] = []  # noqa: RUF012 - never changed
+    """Sites that answered too late, whose replies join the next round of this step."""
 
 
 Solve = Generator[Round, Any, T]
@@ -137,8 +140,8 @@ def numbered(solve: Solve[T]) -> Solve[T]:
             question = solve.send(value)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        outcome: Outcome = yield replace(question, number=number, parents=parents)
-        parents.update(dict.fromkeys(outcome.sites, number))
+        outcome: Outcome = yield replace(question, number=number, parents=dict(parents))
+        parents.update(dict.fromkeys([*outcome.sites, *outcome.carried], number))
         number, value = number + 1, outcome.value
 
 

@@ -261,9 +261,10 @@ def silent_in_turn(fate):
 @pytest.mark.parametrize("case", PARTIAL, ids=str)
 @pytest.mark.parametrize("fate", ["question", "reply"])
 def test_dropped_replies_are_survived_where_the_cohort_allows(case, fate):
-    case = replace(case, cohort=replace(case.cohort, fraction=1.0, first=3))
+    by_size = case.cohort.sample != "uniform"  # draws three of four, some of them twice
+    case = replace(case, cohort=replace(case.cohort, deadline=60.0) if by_size else FIRST)
     result = solve(case, engine=partial(Wire, drop=silent_in_turn(fate)))
-    assert {r.sites for r in result.history if not r.setup} == {3}
+    assert {r.sites for r in result.history if not r.setup} <= ({1, 2, 3} if by_size else {3})
     np.testing.assert_allclose(result.estimate.basis.T @ result.estimate.basis, np.eye(K), atol=1e-10)
     basis, values = pooled(rows_of())
     assert projection_distance(result.estimate.basis, basis) < 0.35

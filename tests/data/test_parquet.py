@@ -177,7 +177,7 @@ report = {}
 source = ParquetSource(paths[0])
 report["product"] = source.gram_times(np.ones((source.shape[1], 2)))[:, 0].tolist()
 if fit:
-    pca = FederatedPCA(n_components=3, solver="power").fit({f"site{i}": path for i, path in enumerate(paths)})
+    pca = FederatedPCA(n_components=3, solver="krylov").fit({f"site{i}": path for i, path in enumerate(paths)})
     report["variances"] = pca.explained_variance_.tolist()
 try:
     pq.read_table(paths[0], use_threads=False, pre_buffer=False)

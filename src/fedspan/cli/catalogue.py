@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
-from fedspan.cli.output import Json, print_json, say
+from fedspan.cli.output import Json, plain_table, print_json, say
 from fedspan.datasets.entry import Entry
 from fedspan.datasets.registry import ENTRIES
 
@@ -18,12 +15,10 @@ def datasets(json: Json = False) -> None:
     if json:
         print_json(known)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("name", "rows", "columns", "how", "source"):
-        table.add_column(column, justify="right" if column in ("rows", "columns") else "left")
+    table = plain_table("name", "how", "source", "rows", "columns", left=2)
     for one in known:
         rows, columns = one["shape"] or ("", "")
-        table.add_row(one["name"], str(rows), str(columns), one["how"], one["source"])
+        table.add_row(one["name"], one["how"], one["source"], str(rows), str(columns))
     say(table)
 
 

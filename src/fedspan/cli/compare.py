@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
-from rich import box
 from rich.table import Table
 
-from fedspan.cli.output import Json, print_json, say, watching_steps
+from fedspan.cli.output import Json, bold, plain_table, print_json, say, watching_steps
 from fedspan.data import Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array
@@ -71,8 +70,11 @@ def compare(
         return
     k, d = exact.estimate.basis.shape[1], exact.facts.features
     say(
-        f"[bold]{described.name}[/bold]: {k} components of {d:,} features; {exact.facts.n_rows:,} rows at "
-        f"{len(sources)} sites. Error is against the exact answer ({NAMES[type(exact.solver)]}).",
+        bold(
+            described.name,
+            f": {k} components of {d:,} features; {exact.facts.n_rows:,} rows at {len(sources)} sites. "
+            f"Error is against the exact answer ({NAMES[type(exact.solver)]}).",
+        ),
         "",
         table_of(trials),
     )
@@ -112,7 +114,8 @@ def captured(preparation: Preparation, sources: Mapping[str, Source], bases: Seq
 
     def ask() -> Solve[Array]:
         yield from set_up(preparation)
-        return (yield Round(multiply, wide, Sum()))
+        product: Array = yield Round(multiply, wide, Sum())
+        return product
 
     product = drive(numbered(ask()), get_engine(None)(open_sites(sources, seed=0), 0))
     held = np.sum(wide * product, axis=0)
@@ -122,20 +125,16 @@ def captured(preparation: Preparation, sources: Mapping[str, Source], bases: Seq
 
 def table_of(trials: Sequence[Trial], *, against: str = "exact") -> Table:
     """Return the trials as one table."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("solver")
-    for name in ("rounds", "bytes up", "bytes down", f"error vs {against}", "variance kept", "seconds"):
-        table.add_column(name, justify="right")
+    table = plain_table("solver", "rounds", "bytes up", "bytes down", f"error vs {against}", "variance kept", "seconds")
     for t in trials:
-        error = f"{t.error:.0e}" if t.error < 0.001 else f"{t.error:.3f}"
         table.add_row(
             t.solver + (" *" if t.converged is False else ""), f"{t.rounds} + {t.setup_rounds}",
-            human_bytes(t.bytes_up), human_bytes(t.bytes_down), error, f"{t.variance:.4%}", f"{t.seconds:.2f}",
+            human_bytes(t.bytes_up), human_bytes(t.bytes_down),
+            f"{t.error:.0e}" if t.error < 0.001 else f"{t.error:.3f}", f"{t.variance:.2%}", f"{t.seconds:.2f}",
         )  # fmt: skip
-    table.caption = "rounds: the solver's + set-up"
+    table.caption = "rounds: the solver's + set-up; bytes: all sites together"
     if any(t.converged is False for t in trials):
-        table.caption += "; * stopped at its budget of rounds before its tolerance was met"
-    table.caption_justify = "left"
+        table.caption += "\n* its budget of rounds ended before its tolerance was met"
     return table
 
 

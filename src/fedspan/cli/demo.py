@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,15 +13,15 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from fedspan.cli.compare import Trial, table_of, try_solvers
-from fedspan.cli.output import Json, print_json, say
+from fedspan.cli.output import Json, bold, print_json, say, say_exactly
 from fedspan.cli.runs import COPY, finish, fresh_folder, model_of, summarise
 from fedspan.data import open_source, partition
 from fedspan.encoding import Array, write_atomically
 from fedspan.run import Result, Study, run
-from fedspan.solvers import UDA, BlockKrylov, FedPower, Power, RandomizedSVD
+from fedspan.solvers import UDA, BlockKrylov, FedPower, Power, RandomizedSVD, Solver
 
 SITES, COMPONENTS = 10, 10
-SOLVERS = {
+SOLVERS: dict[str, Solver] = {
     "power": Power(),
     "fedpower": FedPower(),
     "uda": UDA(),
@@ -41,7 +42,7 @@ center = true               # subtract the mean over all sites; scale = true div
 
 [solve]
 n_components = {k}           # or a share of the variance, as 0.9, or "auto"
-solver = "krylov"           # or auto, power, fedpower, covariance, uda, wda, dr-svd
+solver = "{solver}"           # or auto, krylov, power, fedpower, covariance, uda, wda, dr-svd
 
 [run]
 folder = "."
@@ -49,9 +50,9 @@ folder = "."
 
 
 def demo(
-    folder: Annotated[
-        Path, typer.Option(help="Where to keep the runs; a number is added where it exists.")
-    ] = Path("runs/demo"),
+    folder: Annotated[Path, typer.Option(help="Where to keep the runs; a number is added where it exists.")] = Path(
+        "runs/demo"
+    ),
     json: Json = False,
 ) -> None:
     """See fedspan at work: ten uneven sites, five solvers, one table. Needs no files and no network."""
@@ -65,14 +66,26 @@ def demo(
         return
     sizes = [len(rows) for rows in sites.values()]
     say(
-        f"[bold]{len(images):,} images of {images.shape[1]} pixels lie at {SITES} sites[/bold] "
-        f"with {min(sizes)} to {max(sizes)} each. No image leaves its site.",
+        bold(
+            f"{len(images):,} images of {images.shape[1]} pixels lie at {SITES} sites",
+            f", {min(sizes)} to {max(sizes)} at each. No image leaves its site.",
+        ),
         f"Five ways to find their {COMPONENTS} principal components, against PCA of all images pooled:",
         "",
         table_of(trials, against="pooled"),
         "",
-        f"Each run is kept in {where}, with the sites' files and a study of your own to change. Next:",
-        f"  [bold]fedspan fit {where / COPY}[/bold]",
+        _look_at(trials),
+        f"Each run is kept in {where}, with the sites' files and a study to change. Next, try:",
+    )
+    say_exactly(bold(f"  fedspan fit {shlex.quote(str(where / COPY))}"))
+
+
+def _look_at(trials: list[Trial]) -> str:
+    exact = min(trials, key=lambda t: t.error)
+    cheap = min(trials, key=lambda t: t.bytes_up + t.bytes_down)
+    return (
+        f"Look at error against rounds: {exact.solver} is exact to {exact.error:.0e} after {exact.rounds}; "
+        f"{cheap.solver}, the cheapest, stays {cheap.error:.2f} off."
     )
 
 
@@ -92,10 +105,13 @@ def _try_all(images: Array, sites: dict[str, Array], where: Path) -> list[Trial]
 
 
 def write_study(folder: Path, sites: dict[str, Array]) -> None:
-    """Write the sites' rows as CSV files and a study file that names them."""
+    """Write the sites' rows as CSV files, and a study file for them here and in each solver's folder."""
     names = ",".join(f"pixel{i}" for i in range(next(iter(sites.values())).shape[1]))
     for name, rows in sites.items():
         lines = [",".join(map(str, row)) for row in rows.astype(int).tolist()]
         write_atomically(folder / "data" / f"{name}.csv", "\n".join([names, *lines, ""]).encode())
-    listed = "\n".join(f'{name} = "data/{name}.csv"' for name in sites)
-    write_atomically(folder / COPY, STUDY.format(sites=listed, k=COMPONENTS).encode())
+    for solver in ("", *SOLVERS):
+        up = "../" if solver else ""
+        listed = "\n".join(f'{name} = "{up}data/{name}.csv"' for name in sites)
+        text = STUDY.format(sites=listed, k=COMPONENTS, solver=solver or "krylov")
+        write_atomically(folder / solver / COPY, text.encode())

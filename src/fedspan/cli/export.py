@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedspan.cli.output import Json, print_json, say
+from fedspan.cli.output import Json, print_json, say_exactly
 from fedspan.cli.transform import load_any_model
 from fedspan.encoding import write_atomically
 
@@ -33,7 +33,7 @@ def export(
     if json:
         print_json({name: str(path) for name, path in files.items()})
     else:
-        say(*(f"{path}: {len(tables[name][1])} rows" for name, path in files.items()))
+        say_exactly(*(f"{path}: {len(tables[name][1])} rows" for name, path in files.items()))
 
 
 def tables_of(model: Any) -> dict[str, tuple[list[str], list[Sequence[Any]]]]:

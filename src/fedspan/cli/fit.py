@@ -10,10 +10,19 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.table import Table
 
-from fedspan.cli.output import Json, Stopped, grid, note, print_json, say, watching_rounds
+from fedspan.cli.output import (
+    Json,
+    Stopped,
+    labelled,
+    note,
+    plain_table,
+    print_json,
+    say,
+    say_exactly,
+    watching_rounds,
+)
 from fedspan.cli.runs import (
     COPY,
     MODEL,
@@ -50,8 +59,9 @@ def fit(
     chosen = folder_to_resume(base) if resume else folder_to_start(base)
     if resume:
         check_unchanged(described, chosen)
-    sources = described.open_sources()
-    summary = run_into(chosen, described, sources, resume=resume)
+    again = f"fedspan fit {shlex.quote(str(study))} --resume"
+    again += "" if folder is None else f" --folder {shlex.quote(str(folder))}"
+    summary = run_into(chosen, described, resume=resume, again=again)
     if json:
         print_json(summary)
     else:
@@ -71,23 +81,20 @@ def check_unchanged(now: StudyFile, folder: Path) -> None:
         )
 
 
-def run_into(
-    folder: Path, described: StudyFile, sources: Mapping[str, Source], *, resume: bool
-) -> dict[str, Any]:
-    """Run a study in a folder. A run that could not go on either way leaves nothing behind."""
-    study, existed, started = described.study(), folder.exists(), time.perf_counter()
+def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) -> dict[str, Any]:
+    """Run a study in a folder. A run that could not go on anyway leaves nothing behind; ``again`` resumes it."""
+    sources, existed, started = described.open_sources(), folder.exists(), time.perf_counter()
     try:
         if not resume:
             write_atomically(folder / COPY, described.path.read_bytes())
         with watching_rounds(described.name, _budget(described)) as watch:
             result = run(
-                study, sources, engine=described.engine, folder=folder, resume=resume, watchers=[watch]
+                described.study(), sources, engine=described.engine, folder=folder, resume=resume, watchers=[watch]
             )
     except KeyboardInterrupt:
-        command = f"fedspan fit {shlex.quote(str(described.path))} --resume"
-        raise Stopped(f"stopped; nothing is lost. Go on with: {command}") from None
+        raise Stopped(f"stopped; the rounds so far are kept. Go on with: {again}") from None
     except (SiteError, CohortError):
-        note(f"fedspan: the rounds so far are kept in {folder}; mend the cause and go on with --resume")
+        note(f"The rounds so far are kept in {folder}. When the cause is mended, go on with: {again}")
         raise
     except FedspanError:
         if not resume:
@@ -106,9 +113,7 @@ def _keep(
     folder: Path, described: StudyFile, sources: Mapping[str, Source], result: Result, seconds: float
 ) -> dict[str, Any]:
     dropped = {*described.drop, *(name for site in described.sites.values() for name in site.drop)}
-    model = model_of(
-        described.estimator, described.study(), sources, result, dropped=tuple(sorted(dropped))
-    )
+    model = model_of(described.estimator, described.study(), sources, result, dropped=tuple(sorted(dropped)))
     auto = described.solver == "auto"
     summary = summarise(described.name, model, result, seconds=seconds, auto=auto)
     finish(folder, model, summary)
@@ -138,13 +143,12 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
         ("kept in", s["folder"]),
         ("next", f"fedspan transform {shlex.quote(s['model'])} {example}"),
     ]
-    say(grid(rows), "", _components(s))
+    say_exactly(*labelled(rows), "")
+    say(_components(s))
 
 
 def _components(summary: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("component", "variance", "share", "together"):
-        table.add_column(name, justify="right")
+    table = plain_table("component", "variance", "share", "together")
     shares = summary["explained_variance_ratio"]
     together = np.cumsum(shares)
     for i, variance in enumerate(summary["explained_variance"][:_SHOWN]):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedspan.encoding import Array
 from fedspan.errors import (
@@ -55,31 +57,39 @@ def _remember_json(context: typer.Context, value: bool) -> bool:
     return value
 
 
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON on stdout.", callback=_remember_json)
-]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", callback=_remember_json)]
 """The ``--json`` option of every verb."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console; where there is no terminal to ask, lines are 100 columns wide."""
-    made = Console(stderr=stderr, highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=stderr, highlight=False, width=100)
-    return made
+    """Return a console that prints texts as they are; without a terminal to ask, lines are 100 columns wide."""
+    plain: dict[str, Any] = {"stderr": stderr, "markup": False, "emoji": False, "highlight": False}
+    made = Console(**plain)
+    return made if made.is_terminal or "COLUMNS" in os.environ else Console(**plain, width=100)
 
 
-def say(*lines: Any) -> None:
-    """Print lines, or rich tables, on stdout."""
+def say(*lines: str | Text | Table) -> None:
+    """Print prose and tables on stdout; a terminal breaks prose between words, a pipe not at all."""
     out = console()
     for line in lines:
-        out.print(line, soft_wrap=isinstance(line, str) and not out.is_terminal)
+        out.print(line, soft_wrap=not isinstance(line, Table) and not out.is_terminal)
+
+
+def say_exactly(*lines: str | Text) -> None:
+    """Print lines with paths and commands on stdout: never broken, so that they can be copied."""
+    out = console()
+    for line in lines:
+        out.print(line, soft_wrap=True)
+
+
+def bold(text: str, rest: str = "") -> Text:
+    """Return a line that begins in bold."""
+    return Text.assemble((text, "bold"), rest)
 
 
 def note(text: str) -> None:
-    """Print one plain line on stderr."""
-    err = console(stderr=True)
-    err.print(text, markup=False, soft_wrap=not err.is_terminal)
+    """Print one line on stderr."""
+    console(stderr=True).print(text, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -104,14 +114,19 @@ def exit_code(error: FedspanError) -> int:
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), UNEXPECTED)
 
 
-def grid(rows: list[tuple[str, str]]) -> Table:
-    """Return label and value pairs as two columns."""
-    table = Table.grid(padding=(0, 3))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for label, value in rows:
-        table.add_row(label, value)
+def plain_table(first: str, *others: str, left: int = 0) -> Table:
+    """Return an empty table without a frame; its columns stand to the right but for the first 1 + ``left``."""
+    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, caption_justify="left", caption_style="dim")
+    table.add_column(first)
+    for i, name in enumerate(others):
+        table.add_column(name, justify="left" if i < left else "right")
     return table
+
+
+def labelled(rows: Sequence[tuple[str, str]]) -> list[Text]:
+    """Return label and value pairs as lines, the values below each other."""
+    width = max(len(label) for label, _ in rows) + 3
+    return [bold(f"{label:<{width}}", value) for label, value in rows]
 
 
 # ---- progress --------------------------------------------------------------------------------------
@@ -154,10 +169,10 @@ def watching_steps(title: str, steps: int) -> Iterator[Any]:
 def _bar(err: Console, qualifier: str) -> Progress:
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=28),
         MofNCompleteColumn(separator=f" of {qualifier} " if qualifier else " of "),
-        TextColumn("{task.fields[detail]}"),
+        TextColumn("{task.fields[detail]}", markup=False),
         TimeElapsedColumn(),
         console=err,
         transient=True,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedspan.cli.output import Json, note, print_json, say
+from fedspan.cli.output import Json, note, print_json, say_exactly
 from fedspan.cli.runs import fresh_folder
 from fedspan.errors import ConfigurationError, nearest
 
@@ -31,9 +31,9 @@ def reproduce(
         raise ConfigurationError(f"there is no paper {paper!r} to reproduce; {nearest(paper, PAPERS)}")
     module = importlib.import_module(PAPERS[paper])  # late: it is slow to import, and may need matplotlib
     where = fresh_folder(Path("runs") / f"reproduce-{paper}") if folder is None else folder
-    module.reproduce(where, tables=tables, figures=figures, quick=quick, progress=note)
+    result = module.reproduce(where, tables=tables, figures=figures, quick=quick, report=note)
     written = sorted(str(path) for path in where.rglob("*") if path.is_file())
     if json:
-        print_json({"paper": paper, "folder": str(where), "files": written})
+        print_json({**result, "folder": str(where), "files": written})
     else:
-        say(f"Written to {where}:", *(f"  {name}" for name in written))
+        say_exactly(module.text(result), f"Written to {where}:", *(f"  {name}" for name in written))

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.table import Table
 
-from fedspan.cli.output import Json, print_json, say
+from fedspan.cli.output import Json, bold, plain_table, print_json, say
 from fedspan.plan import Plan, PlannedRound, make_plan
 from fedspan.progress import human_bytes
 from fedspan.solvers import NAMES
@@ -52,9 +51,12 @@ def show(name: str, plan: Plan) -> None:
     """Print a plan for people."""
     solver, rounds = NAMES[type(plan.solver)], sum(not r.setup for r in plan.rounds)
     say(
-        f"[bold]{name}[/bold]: {plan.n_components} components of {plan.features:,} features by {solver}; "
-        f"{sum(plan.rows.values()):,} rows at {len(plan.rows)} sites. At most {rounds} rounds and "
-        f"{len(plan.rounds) - rounds} to set up:",
+        bold(
+            name,
+            f": {plan.n_components} components of {plan.features:,} features by {solver}; "
+            f"{sum(plan.rows.values()):,} rows at {len(plan.rows)} sites. "
+            f"At most {rounds} rounds and {len(plan.rounds) - rounds} to set up:",
+        ),
         "",
         _table(plan),
         "",
@@ -69,15 +71,8 @@ def show(name: str, plan: Plan) -> None:
 
 
 def _table(plan: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_footer=True)
-    table.add_column("rounds", footer="in all")
-    table.add_column("step")
-    table.add_column("coordinator sees")
-    table.add_column("sites", justify="right")
-    table.add_column("up, a site", justify="right")
-    table.add_column("down", justify="right")
-    table.add_column("up, all sites", justify="right", footer=human_bytes(plan.bytes_up))
-    table.add_column("down", justify="right", footer=human_bytes(plan.bytes_down))
+    headings = ("step", "coordinator sees", "sites", "up, a site", "down", "up, all sites", "down")
+    table = plain_table("rounds", *headings, left=2)
     for numbers, r in _runs(plan.rounds):
         first, last = numbers[0] + 1, numbers[-1] + 1
         times = len(numbers)
@@ -86,6 +81,8 @@ def _table(plan: Plan) -> Table:
             str(r.sites), human_bytes(r.up), human_bytes(r.down), human_bytes(times * r.bytes_up),
             human_bytes(times * r.bytes_down),
         )  # fmt: skip
+    table.add_section()
+    table.add_row("in all", "", "", "", "", "", human_bytes(plan.bytes_up), human_bytes(plan.bytes_down))
     return table
 
 

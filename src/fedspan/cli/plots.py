@@ -15,6 +15,7 @@ from fedspan.encoding import write_atomically
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
 """Paul Tol's "bright": told apart by colour-blind readers and in print."""
 MARKERS = "osD^v*"
+_LEGEND_COLUMNS = 2
 _FLOOR = 1e-16  # a distance of exactly 0 has no place on a log scale
 
 
@@ -24,7 +25,8 @@ def write_curves(path: Path, title: str, panels: Sequence[Mapping[str, Any]], *,
     A panel is ``{"title": str, "curves": [{"label": str, "values": [...], "colour": int, "dashed": bool}, ...]}``;
     values are drawn against 0, 1, 2 and so on.
     """
-    figure = Figure(figsize=(5.0 * len(panels) + 0.4, 4.3), dpi=120, layout="constrained")
+    legend_lines = max(-(-len(panel["curves"]) // _LEGEND_COLUMNS) for panel in panels)
+    figure = Figure(figsize=(5.0 * len(panels) + 0.4, 4.1 + 0.2 * legend_lines), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -57,4 +59,6 @@ def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
     axis.set_xlim(0, max(len(curve["values"]) for curve in curves) - 1)
     axis.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=8.5, framealpha=0.9, ncols=2 if len(curves) > 5 else 1)
+    axis.legend(  # below the axes, where it hides no curve
+        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=_LEGEND_COLUMNS, fontsize=9, frameon=False
+    )

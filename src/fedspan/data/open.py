@@ -169,7 +169,7 @@ def _triples_of(data: Any, options: Mapping[str, Any], delimiter: str | None, de
 
 def is_frame(data: Any) -> bool:
     """Whether data is a pandas or polars frame."""
-    return hasattr(data, "dtypes") and hasattr(data, "columns") and hasattr(data, "to_numpy")
+    return hasattr(data, "to_numpy") and hasattr(data, "columns") and hasattr(data, "dtypes")
 
 
 def _without(source: Source, drop: tuple[str, ...], strict_drop: bool) -> Source:

@@ -28,9 +28,7 @@ _SMALL_BYTES = 64 << 10
 class Prepared(Source):
     """A source seen through a preparation: plain data, as it came in the ``data.prepare`` round."""
 
-    def __init__(
-        self, source: Source, preparation: dict[str, Plain], rounds: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, source: Source, preparation: dict[str, Plain], rounds: Callable[[], int] = lambda: 0) -> None:
         names = preparation.get("columns")
         if source.symmetric:
             source = _symmetric_part(source, names)
@@ -110,10 +108,13 @@ class Prepared(Source):
     def times(self, v: Array, *, weighted: bool = False) -> Array:
         """Return the rows' scores A v; with ``weighted``, each times the root of its row's weight."""
         v = v if self._scale is None else v / self._scale[:, None]
-        mean_score = None if self._mean is None else self._mean @ v
+        mean_score = rest = None
+        if self._mean is not None:
+            mean_score, rest = self._mean @ v, (self._mean - self._mean.astype(self.dtype)) @ v
         parts = [np.zeros((0, v.shape[1]))]
         for block, weights in self.rows():
             rows, shift = self._centred(block, mean_score)
+            shift = rest if shift is None else shift  # what rounding the mean to float32 left over
             scores = to_host(rows @ like(rows, v)) - (0.0 if shift is None else shift)
             parts.append(scores if weights is None or not weighted else scores * np.sqrt(weights)[:, None])
         return np.concatenate(parts)
@@ -176,9 +177,7 @@ class Prepared(Source):
         if weights is not None:
             rows = _scale_rows(rows, np.sqrt(weights))
         host = to_host(rows)
-        squares: Array = np.einsum(
-            "ij,ij->j", host, host, dtype=np.float64
-        )  # float32 would lose count of rows
+        squares: Array = np.einsum("ij,ij->j", host, host, dtype=np.float64)  # float32 would lose count of rows
         return squares
 
     def _explicit(self, block: Block) -> Block:
@@ -218,32 +217,24 @@ class Prepared(Source):
 class Aligned:
     """Raw blocks with the study's columns in the study's order, gaps filled, the weight column taken out."""
 
-    def __init__(
-        self, source: Source, names: list[str] | None, fill: Array | None, weight_column: str | None
-    ) -> None:
+    def __init__(self, source: Source, names: list[str] | None, fill: Array | None, weight_column: str | None) -> None:
         self._source, self._fill = source, _or_none(fill)
         have = source.columns
         if weight_column is not None and (have is None or weight_column not in have):
             hint = "the columns have no names" if have is None else nearest_column(weight_column, have)
             raise DataError(f"there is no column {weight_column!r} to take row weights from; {hint}")
         if weight_column is not None and source.weights is not None:
-            raise DataError(
-                f"row weights were given twice: as an array and as weight_column = {weight_column!r}"
-            )
+            raise DataError(f"row weights were given twice: as an array and as weight_column = {weight_column!r}")
         self._weight_at = None if weight_column is None or have is None else have.index(weight_column)
         self._take: Array | None = None
         if names is not None and have is not None and tuple(names) != have:
             where = {name: i for i, name in enumerate(have)}
             self._take = np.array([where.get(name, -1) for name in names])
         self.width = source.shape[1] if names is None else len(names)
-        self.sparse = (
-            scipy.sparse.issparse(next(iter(source.blocks()), None)) if source.pass_cost == 1 else False
-        )
+        self.sparse = scipy.sparse.issparse(next(iter(source.blocks()), None)) if source.pass_cost == 1 else False
         changed = self._take is not None or fill is not None
         self._kept = list(self._transformed()) if changed and self.sparse else None
-        self._plain = (
-            not changed and source.weights is None and source.site_weight == 1 and weight_column is None
-        )
+        self._plain = not changed and source.weights is None and source.site_weight == 1 and weight_column is None
 
     def rows(self) -> Iterator[tuple[Block, Array | None]]:
         """Yield blocks and row weights."""

@@ -52,8 +52,7 @@ class Preparation:
             raise ConfigurationError(f"min_rows is at least 1, got {self.min_rows}")
         if self.normalise and (self.center or self.scale or self.missing != "error"):
             raise ConfigurationError(
-                'normalise = "degree" is for user-item counts: set center = false, scale = false and '
-                'missing = "error"'
+                'normalise = "degree" is for user-item counts: set center = false, scale = false and missing = "error"'
             )
 
 
@@ -136,16 +135,10 @@ def moments(site: Site, message: dict[str, Plain]) -> Reply:
         names = message["columns"] or [f"{i}" for i in range(width)]
         bad = [names[i] for i in np.flatnonzero(~np.isfinite(sums))]
         listed = ", ".join(repr(b) for b in bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        cure = (
-            "remove the infinite values"
-            if with_gaps
-            else 'set missing = "mean", or drop these columns or rows'
-        )
+        cure = "remove the infinite values" if with_gaps else 'set missing = "mean", or drop these columns or rows'
         raise DataError(f"site {site.id!r} has NaN or infinite values in column {listed}; {cure}")
     if lowest < 0:
-        raise DataError(
-            f'site {site.id!r} has negative entries, which normalise = "degree" cannot take the root of'
-        )
+        raise DataError(f'site {site.id!r} has negative entries, which normalise = "degree" cannot take the root of')
     return Reply(site.noised(weight=np.array(weight), sums=sums, present=present))
 
 
@@ -183,9 +176,7 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
         "columns": columns, "missing": p.missing, "weight_column": p.weight_column, "degree": by_degree,
     }  # fmt: skip
     sums = yield Round(moments, shared, Sum())
-    mean = np.divide(
-        sums["sums"], sums["present"], out=np.zeros_like(sums["sums"]), where=sums["present"] > 0
-    )
+    mean = np.divide(sums["sums"], sums["present"], out=np.zeros_like(sums["sums"]), where=sums["present"] > 0)
     agreed: dict[str, Plain] = {"columns": columns, "weight_column": p.weight_column}
     if p.missing == "mean":
         agreed["fill"] = mean
@@ -217,9 +208,7 @@ def _kind(described: dict[str, Any], p: Preparation) -> bool:
     kinds = {s: d["symmetric"] for s, d in described.items()}
     if len(set(kinds.values())) > 1:
         odd = sorted(s for s, k in kinds.items() if k)
-        raise DataError(
-            f"sites {odd} hold shares of a symmetric matrix, the others rows; a study has one kind"
-        )
+        raise DataError(f"sites {odd} hold shares of a symmetric matrix, the others rows; a study has one kind")
     symmetric = any(kinds.values())
     if symmetric and (p.center or p.scale or p.normalise or p.weight_column or p.missing != "error"):
         raise ConfigurationError(

@@ -33,9 +33,9 @@ class InProcess:
         collector = question.reduce.collector(False)
         answered: list[str] = []
         bytes_up = 0
-        for name, reply, times in self._carried.pop(question.step.name, ()):
+        carried = self._carried.pop(question.step.name, [])
+        for name, reply, times in carried:
             collector.add(name, reply.value, reply.weight, times)
-            answered.append(name)
         for name, times in asked.items():
             if name in late and question.cohort.late == "drop":
                 continue
@@ -48,15 +48,17 @@ class InProcess:
                 continue
             collector.add(name, reply.value, reply.weight, times)
             answered.append(name)
-        _enough(question, answered, asked)
-        return Outcome(collector.result(), answered, bytes_up, payload_bytes(question.message) * len(asked))
+        _enough(question, len(answered) + len(carried), asked)
+        bytes_down = payload_bytes(question.message) * len(asked)
+        late_for_next = [name for name, _, _ in self._carried.get(question.step.name, ())]
+        return Outcome(collector.result(), answered, bytes_up, bytes_down, late_for_next)
 
     def _draw(self, question: Round) -> dict[str, int]:
-        if question.cohort.is_full and question.cohort.sample == "uniform":
+        if question.cohort.is_full:
             return dict.fromkeys(self._sites, 1)
         rng = np.random.default_rng([self._seed, question.number])
         return question.cohort.draw(
-            list(self._sites), rng, lambda: {name: s.source.shape[0] for name, s in self._sites.items()}
+            list(self._sites), rng, lambda: {name: s.data.mass for name, s in self._sites.items()}
         )
 
     def _choose_late(self, question: Round, asked: dict[str, int]) -> set[str]:
@@ -69,8 +71,10 @@ class InProcess:
     def _ask(self, site: Site, question: Round) -> Reply:
         try:
             return answer(site, question)
-        except FedspanError:
-            raise
+        except FedspanError as error:
+            if repr(site.id) in str(error):
+                raise
+            raise type(error)(f"site {site.id!r}: {error}") from error.__cause__
         except Exception as cause:
             raise SiteError(f"site {site.id!r} failed in step {question.step.name}: {cause}") from cause
 
@@ -79,7 +83,7 @@ def _overdue(cohort: Cohort, started: float) -> bool:
     return cohort.deadline is not None and time.perf_counter() - started > cohort.deadline
 
 
-def _enough(question: Round, answered: list[str], asked: dict[str, Plain]) -> None:
+def _enough(question: Round, answered: int, asked: dict[str, Plain]) -> None:
     """A round without a single reply has no aggregate."""
     if not answered:
         raise CohortError(

@@ -42,7 +42,7 @@ class Journal:
                 f"recorded; the study, its data or fedspan changed. Start it anew in another folder"
             )
         value = self._load(line["answer"])
-        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"])
+        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"], line.get("carried", []))
 
     def asked(self, question: Round) -> None:
         """Note a question before it is asked."""
@@ -55,6 +55,8 @@ class Journal:
             "answer": self._store(question.number, outcome.value), "sites": outcome.sites,
             "bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "seconds": round(seconds, 6),
         }  # fmt: skip
+        if outcome.carried:
+            line["carried"] = outcome.carried
         self._append(line)
 
     def _store(self, number: int, value: Plain) -> dict[str, Any]:
@@ -82,9 +84,11 @@ class Journal:
             if not raw.endswith(b"\n"):
                 break
             try:
-                lines.append(json.loads(raw))
-            except ValueError as cause:
-                raise FileError(f"{self._file}: line {len(lines) + 1} is damaged ({cause})") from cause
+                line = json.loads(raw)
+                line["round"], line["question"]  # noqa: B018 - what every line has
+                lines.append(line)
+            except (ValueError, TypeError, KeyError) as cause:
+                raise FileError(f"{self._file}: line {len(lines) + 1} is damaged ({cause!r})") from cause
             whole += len(raw)
         if whole < self._file.stat().st_size:
             with self._file.open("r+b") as file:

@@ -11,8 +11,9 @@ S_t, schemes 1, 2   ``problem.cohort``: by-size-with-replacement, uniform
 T                   ``iterations``; by default what the budget of ``rounds`` reaches
 ==================  ======================================================================
 
-A round costs 8 d r bytes to each site and 8 d r back (twice that with ``reference="baseline"``); a last Ritz round
-gives the values. Sites send A_i'A_i Z, that is s_i times the paper's M_i Z, so the plain sum weighs by p_i as
+A round costs 8 d r bytes to each site, with 32 of settings and the name of the alignment, and 8 d r back (16 d r + 8
+with ``reference="baseline"``); a last Ritz round gives the values (8 bytes more back where only some answer).
+Sites send A_i'A_i Z, that is s_i times the paper's M_i Z, so the plain sum weighs by p_i as
 lines 7 and (scheme 2) 10 do; in scheme 1 each drawn site counts once and divides by its own s_i. The noise of
 lines 6 and 8 is the site's policy (`Site.noised`); that of lines 7 and 10 is the coordinator's.
 """
