@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import operator
 import os
 import tempfile
 from pathlib import Path
@@ -46,7 +48,10 @@ def decode(data: bytes) -> Plain:
     size = int.from_bytes(data[4:12], "little")
     if data[:4] != _MAGIC or 12 + size > len(data):
         raise FileError(f"expected fedspan's plain-data format, got {len(data)} bytes that are not; cut short?")
-    value, end = _build(json.loads(data[12 : 12 + size]), data, 12 + size)
+    try:
+        value, end = _build(json.loads(data[12 : 12 + size]), data, 12 + size)
+    except (ValueError, TypeError, LookupError, RecursionError) as cause:  # whoever sent this may not be a friend
+        raise cause if isinstance(cause, FileError) else FileError(f"plain data is damaged ({cause})") from cause
     if end != len(data):
         raise FileError(f"plain data should end after {end} bytes but has {len(data)}; cut short or damaged?")
     return value
@@ -118,11 +123,15 @@ def _build(node: Plain, data: bytes, at: int) -> tuple[Plain, int]:
     if node.get("") == "float":
         return float.fromhex(node["hex"]), at
     if node.get("") == "array":
-        dtype, shape = np.dtype(node["dtype"]), tuple(node["shape"])
-        end = at + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        dtype, shape = np.dtype(node["dtype"]), tuple(map(operator.index, node["shape"]))
+        if dtype.kind not in _NUMERIC or min(shape, default=0) < 0:
+            raise FileError(f"plain data has arrays of numbers, not of {dtype} with shape {shape}")
+        end = at + dtype.itemsize * math.prod(shape)
         if end > len(data):
             raise FileError(f"plain data ends after {len(data)} bytes where an array needs {end}; cut short?")
         return np.frombuffer(data[at:end], dtype=dtype).reshape(shape).astype(dtype.newbyteorder("=")), end
+    if "" in node:
+        raise FileError(f"plain data is damaged: there is nothing called {node['']!r}")
     built = {}
     for key in sorted(node):
         built[key], at = _build(node[key], data, at)

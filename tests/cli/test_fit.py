@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import fedspan.data.csv
 from fedspan import FederatedPCA, FederatedTruncatedSVD
 from fedspan.cli import fit
 from fedspan.errors import SiteError
+from fedspan.layers import RoundRecord
 from fedspan.model_file import read_model
 from tests.cli.conftest import COLUMNS, Federation, invoke, python
 
@@ -135,24 +139,46 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(federation: Federation, si
     assert_same_model(run, federation.folder / "whole")
 
 
-def test_a_site_that_fails_keeps_the_rounds_for_later(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a fit in this process fail after a few rounds."""
     real = fit.run
 
-    def failing(*arguments: object, watchers: list[object], **more: object) -> object:
-        def fail(record: object, estimate: object) -> None:
-            if record.round == 5:  # type: ignore[attr-defined]
-                raise SiteError("site 'lyon' failed in step gram.multiply: no route to host")
+    def failing(*arguments: Any, watchers: list[Any], **more: Any) -> Any:
+        def fail(record: RoundRecord, estimate: object) -> None:
+            if record.round == 5:
+                raise error
 
-        return real(*arguments, watchers=[*watchers, fail], **more)  # type: ignore[arg-type]
+        return real(*arguments, watchers=[*watchers, fail], **more)
 
-    federation.write_study(SLOW, solver="power")
     monkeypatch.setattr(fit, "run", failing)
-    result = invoke("fit", federation.study)
+
+
+def interrupt_fit(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        stop_with(KeyboardInterrupt(), patched)
+        assert invoke("fit", federation.study).exit_code == 130
+
+
+def test_a_site_that_fails_keeps_the_rounds_for_later(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation.write_study(SLOW, solver="power")
+    with monkeypatch.context() as patched:
+        stop_with(SiteError("site 'lyon' failed in step gram.multiply: no route to host"), patched)
+        result = invoke("fit", federation.study)
     assert result.exit_code == 5
     assert "site 'lyon' failed" in result.stderr
     assert "--resume" in result.stderr
-    monkeypatch.undo()
     assert invoke("fit", federation.study, "--resume").exit_code == 0
+
+
+def test_the_hint_to_resume_names_the_folder_too(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = federation.folder / "my runs"
+    federation.write_study(SLOW, solver="power")
+    with monkeypatch.context() as patched:
+        stop_with(KeyboardInterrupt(), patched)
+        result = invoke("fit", federation.study, "--folder", folder)
+    command = result.stderr.split("Go on with: fedspan ")[1].strip()
+    assert invoke(*shlex.split(command)).exit_code == 0
+    assert (folder / "model.fedspan").exists()
 
 
 @pytest.mark.parametrize(
@@ -165,9 +191,11 @@ def test_a_site_that_fails_keeps_the_rounds_for_later(federation: Federation, mo
         ("[run]", "[data]\nscale = true\n[run]", "preparation"),
     ],
 )
-def test_a_run_is_not_resumed_with_another_study(federation: Federation, before: str, after: str, named: str) -> None:
+def test_a_run_is_not_resumed_with_another_study(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, before: str, after: str, named: str
+) -> None:
     federation.write_study(SLOW, solver="power")
-    python("-c", STOP_AT_ROUND_12, "SIGINT", "fit", federation.study, cwd=federation.folder)
+    interrupt_fit(federation, monkeypatch)
     text = federation.study.read_text()
     assert before in text
     federation.study.write_text(text.replace(before, after))
@@ -179,9 +207,11 @@ def test_a_run_is_not_resumed_with_another_study(federation: Federation, before:
     assert not (federation.run_folder / "model.fedspan").exists()
 
 
-def test_a_run_is_not_resumed_when_a_site_has_other_rows(federation: Federation) -> None:
+def test_a_run_is_not_resumed_when_a_site_has_other_rows(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     federation.write_study(SLOW, solver="power")
-    python("-c", STOP_AT_ROUND_12, "SIGINT", "fit", federation.study, cwd=federation.folder)
+    interrupt_fit(federation, monkeypatch)
     federation.write_site("lyon", federation.rows["lyon"][:-1])
     result = invoke("fit", federation.study, "--resume")
     assert result.exit_code == 6
@@ -286,6 +316,22 @@ def test_a_truncated_binary_file_is_refused_by_name(federation: Federation) -> N
     assert result.exit_code == 4
     assert "site 'lyon': " in result.stderr
     assert "cut short" in result.stderr
+
+
+def test_a_file_that_changes_during_the_run_is_named(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fit.run
+
+    def meddled(*arguments: Any, **more: Any) -> Any:
+        federation.write_site("lyon", federation.rows["lyon"][::-1][:9])
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(fedspan.data.csv, "CACHE_BYTES", 0)  # as for a file too large to keep
+    monkeypatch.setattr(fit, "run", meddled)
+    result = invoke("fit", federation.study)
+    assert result.exit_code == 4
+    assert "site 'lyon': " in result.stderr
+    assert "the file changed" in result.stderr
+    assert not federation.run_folder.exists()
 
 
 def test_a_folder_that_was_there_loses_nothing_to_a_failed_run(federation: Federation) -> None:

@@ -51,7 +51,9 @@ def test_blocks_are_views_in_order_and_about_one_size():
     assert one is X
 
 
-@pytest.mark.parametrize("bad", [np.zeros((2, 2), dtype=complex), np.array([["a", "b"]]), np.zeros((2, 2), dtype=object)])
+@pytest.mark.parametrize(
+    "bad", [np.zeros((2, 2), dtype=complex), np.array([["a", "b"]]), np.zeros((2, 2), dtype=object)]
+)
 def test_no_numbers_are_refused(bad):
     with pytest.raises(DataError, match="must be numbers"):
         ArraySource(bad)
@@ -96,6 +98,19 @@ def test_half_precision_is_multiplied_in_single():
     source = ArraySource(torch.asarray(X).to(torch.bfloat16))
     assert source.dtype == np.float32
     assert next(source.blocks()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_on_an_accelerator(dtype):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no accelerator")
+    host = (100 * RNG.standard_normal((500, 5))).astype(dtype)
+    source = ArraySource(torch.asarray(host).to("cuda"))
+    assert all(block.is_cuda for block in source.blocks())
+    wide = host.astype(float)
+    expected = wide.T @ wide @ Z
+    np.testing.assert_allclose(source.gram_times(Z), expected, rtol=0, atol=1e-5 * abs(expected).max())
 
 
 # ---- sparse ------------------------------------------------------------------------------------------------
@@ -277,7 +292,7 @@ def test_npy_with_something_else(tmp_path):
         from_npy(tmp_path / "objects.npy")
     np.savez(tmp_path / "x.npz", X=X)
     (tmp_path / "x.npz").rename(tmp_path / "archive.npy")
-    with pytest.raises(FileError, match="should be called .npz"):
+    with pytest.raises(FileError, match=r"should be called \.npz"):
         from_npy(tmp_path / "archive.npy")
 
 

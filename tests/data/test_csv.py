@@ -219,7 +219,9 @@ values = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(10**15),
 
 
 @given(
-    table=st.lists(st.tuples(values, values, st.text(st.characters(codec="utf-8"), max_size=5)), min_size=1, max_size=8),
+    table=st.lists(
+        st.tuples(values, values, st.text(st.characters(codec="utf-8"), max_size=5)), min_size=1, max_size=8
+    ),
     delimiter=st.sampled_from([",", ";", "\t", "|"]),
     block=st.sampled_from([1, 20, 1 << 20]),
 )

@@ -81,7 +81,7 @@ def test_text_options(tmp_path):
 def test_missing_files_name_the_nearest(files):
     with pytest.raises(FileError, match=r"y\.csv: there is no such file; did you mean 'x\.csv'"):
         open_source(files / "y.csv")
-    with pytest.raises(FileError, match="there is no such file$"):
+    with pytest.raises(FileError, match=r"there is no such file$"):
         open_source(files / "something-else.parquet")
     with pytest.raises(FileError, match="there is no folder"):
         open_source(files / "nowhere" / "x.csv")

@@ -1,5 +1,7 @@
 """Partitions cover every row once, whatever their shape."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -68,7 +70,7 @@ def test_by_time(times, sites):
     parts = partition.by_time(times, sites)
     assert_covers(parts, len(times))
     stretches = [np.array(times)[part] for part in parts]
-    assert all(a.max() <= b.min() for a, b in zip(stretches, stretches[1:], strict=False))
+    assert all(a.max() <= b.min() for a, b in itertools.pairwise(stretches))
 
 
 def test_the_same_seed_gives_the_same_sites():

@@ -123,8 +123,8 @@ def captured(preparation: Preparation, sources: Mapping[str, Source], bases: Seq
     return [float(part.sum()) for part in np.split(held, ends[:-1])]
 
 
-def table_of(trials: Sequence[Trial], *, against: str = "exact") -> Table:
-    """Return the trials as one table."""
+def table_of(trials: Sequence[Trial], *, against: str = "exact", seconds: str = "in this process") -> Table:
+    """Return the trials as one table; ``against`` and ``seconds`` say what these columns mean."""
     table = plain_table("solver", "rounds", "bytes up", "bytes down", f"error vs {against}", "variance kept", "seconds")
     for t in trials:
         table.add_row(
@@ -132,7 +132,7 @@ def table_of(trials: Sequence[Trial], *, against: str = "exact") -> Table:
             human_bytes(t.bytes_up), human_bytes(t.bytes_down),
             f"{t.error:.0e}" if t.error < 0.001 else f"{t.error:.3f}", f"{t.variance:.2%}", f"{t.seconds:.2f}",
         )  # fmt: skip
-    table.caption = "rounds: the solver's + set-up; bytes: all sites together"
+    table.caption = f"rounds: the solver's + set-up; bytes: all sites together; seconds: {seconds}"
     if any(t.converged is False for t in trials):
         table.caption += "\n* its budget of rounds ended before its tolerance was met"
     return table

@@ -72,7 +72,7 @@ def demo(
         ),
         f"Five ways to find their {COMPONENTS} principal components, against PCA of all images pooled:",
         "",
-        table_of(trials, against="pooled"),
+        table_of(trials, against="pooled", seconds="with each round recorded"),
         "",
         _look_at(trials),
         f"Each run is kept in {where}, with the sites' files and a study to change. Next, try:",

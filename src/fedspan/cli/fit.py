@@ -41,7 +41,7 @@ from fedspan.progress import human_bytes
 from fedspan.run import Result, run
 from fedspan.study_file import StudyFile, load_study, parse_study
 
-SetupRounds = 4
+_SETUP_ROUNDS = 4  # at most: describe, moments, spread, prepare
 _SHOWN = 10
 
 
@@ -106,7 +106,7 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
 def _budget(described: StudyFile) -> int | None:
     """Return the most rounds a run can take, where the study says it."""
     rounds = getattr(described.solver, "rounds", None)
-    return rounds + SetupRounds if rounds is not None and isinstance(described.n_components, int) else None
+    return rounds + _SETUP_ROUNDS if rounds is not None and isinstance(described.n_components, int) else None
 
 
 def _keep(

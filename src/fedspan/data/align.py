@@ -26,9 +26,7 @@ def align_columns(described: Described, mode: str) -> list[str] | None:
         return None
     if unnamed:
         named = sorted(set(described) - set(unnamed))
-        raise DataError(
-            f"site {unnamed[0]!r} has no column names but {named[0]!r} does; name them at every site"
-        )
+        raise DataError(f"site {unnamed[0]!r} has no column names but {named[0]!r} does; name them at every site")
     lists = {site: names or [] for site, (names, _) in described.items()}
     if mode == "union-zero":
         return list(dict.fromkeys(name for names in lists.values() for name in names))

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from array_api_compat import array_namespace, is_array_api_obj
+from array_api_compat import array_namespace, device, is_array_api_obj
 
-from fedspan.data.source import Block, Source, row_slices
+from fedspan.data.source import BLOCK_BYTES, Block, Source, row_slices
 from fedspan.encoding import Array
 from fedspan.errors import DataError, FileError, nearest
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _NUMBERS = "biuf"
+_DEVICE_BLOCK_BYTES = 256 << 20  # an accelerator gains from size, and each block costs a trip to it and back
 
 
 class ArraySource(Source):
@@ -38,7 +39,8 @@ class ArraySource(Source):
         self._array = array
         self.dtype, self._cast = _numpy_types(array) if isinstance(array, np.ndarray) else _other_types(array)
         row_bytes = self.dtype.itemsize * self.shape[1]
-        self._slices = list(row_slices(self.shape[0], row_bytes))
+        on_host = isinstance(array, np.ndarray) or "cpu" in str(device(array)).lower()
+        self._slices = list(row_slices(self.shape[0], row_bytes, BLOCK_BYTES if on_host else _DEVICE_BLOCK_BYTES))
         self._whole = (array,) if len(self._slices) == 1 and self._cast is None else None
 
     def blocks(self) -> Iterator[Block]:
@@ -93,9 +95,7 @@ class SparseSource(Source):
         csr = matrix.tocsr()
         if csr.dtype not in FLOATS:
             csr = csr.astype(np.float64)
-        if (
-            not csr.has_canonical_format
-        ):  # an entry stored in two parts has no value that could be squared or filled
+        if not csr.has_canonical_format:  # an entry stored in two parts has no value that could be squared or filled
             csr = csr.copy()
             csr.sum_duplicates()
         self._csr = csr
@@ -156,9 +156,7 @@ def kept_columns(names: Sequence[str] | None, drop: Iterable[str], *, strict: bo
     unwanted = [drop] if isinstance(drop, str) else list(drop)
     if names is None:
         if unwanted:
-            raise DataError(
-                f"drop = {unwanted} needs column names, and this data has none; take the columns out first"
-            )
+            raise DataError(f"drop = {unwanted} needs column names, and this data has none; take the columns out first")
         return []
     known = set(names)
     for name in unwanted:
@@ -180,8 +178,7 @@ def not_numeric(names: Sequence[str], where: str = "", examples: Sequence[str] =
     listed = ", ".join(f'"{n}"' for n in names)
     for_example = f" (for example {', '.join(map(repr, examples[:3]))})" if examples else ""
     return DataError(
-        f"{where}columns {listed} are not numeric{for_example}; leave them out with drop = [{listed}], "
-        f"or encode them"
+        f"{where}columns {listed} are not numeric{for_example}; leave them out with drop = [{listed}], or encode them"
     )
 
 
@@ -198,9 +195,7 @@ def _polars_values(frame: Any, kept: list[int]) -> Array:
     single = all(str(frame.dtypes[i]) == "Float32" for i in kept)
     values = np.empty((frame.height, len(kept)), dtype=np.float32 if single else np.float64, order="F")
     for at, i in enumerate(kept):
-        values[:, at] = frame.to_series(
-            i
-        ).to_numpy()  # a null is NaN; in an array of objects None, which becomes NaN
+        values[:, at] = frame.to_series(i).to_numpy()  # a null is NaN; in an array of objects None, which becomes NaN
     return values
 
 
@@ -249,9 +244,7 @@ def _matrix_of(path: Path, parts: Any) -> Any:
         return _checked(scipy.sparse.load_npz(path))
     if {"data", "indices", "indptr", "shape"} <= set(parts.files):
         indices, indptr = (parts[name].astype(np.int64) for name in ("indices", "indptr"))
-        return _checked(
-            scipy.sparse.csr_matrix((parts["data"], indices, indptr), shape=tuple(parts["shape"]))
-        )
+        return _checked(scipy.sparse.csr_matrix((parts["data"], indices, indptr), shape=tuple(parts["shape"])))
     if "X" in parts.files:
         return parts["X"]
     arrays = {name: parts[name] for name in parts.files}

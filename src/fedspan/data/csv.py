@@ -114,9 +114,7 @@ class CsvSource(Source):
 class CsvTable:
     """The layout of a CSV file (delimiter, decimal mark, column names) and its records, in blocks of text."""
 
-    def __init__(
-        self, path: Path, *, delimiter: str | None, decimal: str, header: bool | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, delimiter: str | None, decimal: str, header: bool | None = None) -> None:
         if decimal not in (".", ","):
             raise ConfigurationError(f"decimal is '.' or ',', got {decimal!r}")
         if delimiter is not None and (len(delimiter) != 1 or delimiter in (decimal, '"', "\n", "\r")):
@@ -221,9 +219,7 @@ class CsvTable:
         options: dict[str, Any] = {"delimiter": self.delimiter, "comments": None, "usecols": kept, "ndmin": 2}
         for with_gaps in (False, True):
             with suppress(ValueError):
-                rows = np.loadtxt(
-                    (self._gap.sub(r"\1nan", text) if with_gaps else text).split("\n"), **options
-                )
+                rows = np.loadtxt((self._gap.sub(r"\1nan", text) if with_gaps else text).split("\n"), **options)
                 return rows if len(rows) == len(lines) else None
         return None
 
@@ -264,9 +260,7 @@ def _decoded(path: Path, block: bytes, line: int) -> str:
         text = block.decode("utf-8-sig" if line == 1 else "utf-8")  # spreadsheets write a mark in front
     except UnicodeDecodeError as cause:
         at = line + block.count(b"\n", 0, cause.start)
-        raise FileError(
-            f"{path}, line {at}: this is not UTF-8 text ({cause.reason}); save the file as UTF-8"
-        ) from None
+        raise FileError(f"{path}, line {at}: this is not UTF-8 text ({cause.reason}); save the file as UTF-8") from None
     return text.replace("\r\n", "\n")
 
 

@@ -114,9 +114,7 @@ def _from_memory(data: Any, drop: tuple[str, ...], strict_drop: bool) -> Source:
     )
 
 
-def _from_path(
-    path: Path, drop: tuple[str, ...], strict_drop: bool, delimiter: str | None, decimal: str
-) -> Source:
+def _from_path(path: Path, drop: tuple[str, ...], strict_drop: bool, delimiter: str | None, decimal: str) -> Source:
     kind = _check_file(path)
     if kind in PARQUETS:
         return parquet_module().ParquetSource(path, drop=drop, strict_drop=strict_drop)  # type: ignore[no-any-return]
@@ -203,7 +201,5 @@ def _row_weights(weights: Any, source: Source) -> Array:
 
 def _factor(site_weight: float) -> float:
     if not np.isfinite(site_weight) or site_weight <= 0:
-        raise DataError(
-            f"a site's weight is positive and finite, got {site_weight}; leave the site out instead"
-        )
+        raise DataError(f"a site's weight is positive and finite, got {site_weight}; leave the site out instead")
     return float(site_weight)

@@ -71,9 +71,7 @@ class ParquetSource(Source):
             raise DataError(f"{path}: {error}") from None
         wrong = [fields[i] for i in kept if not _is_number(fields[i].type)]
         if wrong:
-            raise not_numeric(
-                [field.name for field in wrong], f"{path}: ", [str(field.type) for field in wrong]
-            )
+            raise not_numeric([field.name for field in wrong], f"{path}: ", [str(field.type) for field in wrong])
         single = all(pa.types.is_float32(fields[i].type) for i in kept)
         self.columns = tuple(names[i] for i in kept)
         self.dtype = np.dtype(np.float32 if single else np.float64)
@@ -92,9 +90,7 @@ class ParquetSource(Source):
 
     def _dense(self, batch: Any) -> Array:
         target = pa.float32() if self.dtype == np.float32 else pa.float64()
-        values = np.empty(
-            (self.shape[1], batch.num_rows), dtype=self.dtype
-        )  # the file's own order: by column
+        values = np.empty((self.shape[1], batch.num_rows), dtype=self.dtype)  # the file's own order: by column
         for at, column in enumerate(batch.columns):
             values[at] = column.cast(target, safe=False).to_numpy(zero_copy_only=False)
         return values.T
@@ -118,9 +114,7 @@ def _places(path: Path, have: Sequence[str], columns: Sequence[str]) -> list[int
     return [places[name].pop(0) for name in columns]
 
 
-def coded_columns(
-    path: Path, labels: Sequence[str], value: str | None
-) -> Iterator[tuple[list[Coded], Array | None]]:
+def coded_columns(path: Path, labels: Sequence[str], value: str | None) -> Iterator[tuple[list[Coded], Array | None]]:
     """Yield columns of labels, each as its distinct texts and their place in each row, and one of numbers."""
     names = [*labels, *([] if value is None else [value])]
     with _reading(path), _opened(path, len(names)) as file:

@@ -108,7 +108,8 @@ class Prepared(Source):
     def times(self, v: Array, *, weighted: bool = False) -> Array:
         """Return the rows' scores A v; with ``weighted``, each times the root of its row's weight."""
         v = v if self._scale is None else v / self._scale[:, None]
-        mean_score = rest = None
+        mean_score: Array | None = None
+        rest: Array | None = None
         if self._mean is not None:
             mean_score, rest = self._mean @ v, (self._mean - self._mean.astype(self.dtype)) @ v
         parts = [np.zeros((0, v.shape[1]))]

@@ -56,9 +56,7 @@ def from_triples(
     numbers = None if values is None else np.asarray(values)
     if len(rows) != len(columns) or (numbers is not None and numbers.shape != rows.shape):
         given = len(rows) if numbers is None else numbers.shape
-        raise DataError(
-            f"triples come in equal numbers: got {len(rows)} users, {len(columns)} items, values {given}"
-        )
+        raise DataError(f"triples come in equal numbers: got {len(rows)} users, {len(columns)} items, values {given}")
     if numbers is not None and (numbers.dtype.kind not in "biuf" or not np.all(np.isfinite(numbers))):
         raise DataError("values of triples are finite numbers; leave out the triples without one")
     return _assembled([(rows, columns, numbers)], who, what, vocabulary, unknown)
@@ -148,9 +146,7 @@ def _from_csv(
                 number = table.number(record[names.index(value)])
                 if number is None or not np.isfinite(number):
                     shown = record[names.index(value)]
-                    raise DataError(
-                        f"{table.path}, line {at}: column {value!r} has {shown!r}, not a finite number"
-                    )
+                    raise DataError(f"{table.path}, line {at}: column {value!r} has {shown!r}, not a finite number")
                 numbers.append(number)
         yield who.of(users), what.of(items), None if value is None else np.array(numbers)
 
@@ -160,9 +156,7 @@ def _from_parquet(
 ) -> Iterator[Triples]:
     for ((users, row), (items, column)), numbers in parquet_module().coded_columns(path, labels, value):
         if numbers is not None and not np.all(np.isfinite(numbers)):
-            raise DataError(
-                f"{path}: column {value!r} has values that are missing or not finite; leave those rows out"
-            )
+            raise DataError(f"{path}: column {value!r} has values that are missing or not finite; leave those rows out")
         yield who.of(users)[row], what.of(items)[column], numbers
 
 

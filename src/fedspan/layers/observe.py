@@ -26,6 +26,8 @@ class RoundRecord:
     bytes_up: int
     bytes_down: int
     sites: int
+    aggregate: str
+    """What the coordinator may see of the replies: "sum", "mean" or "gather"."""
     change: float | None
     """The sine of the largest angle between this round's estimate and the one before (None: no estimate yet)."""
 
@@ -47,9 +49,16 @@ def observe(solve: Solve[T], *watchers: OnRound) -> Solve[T]:
         outcome = yield question
         seconds = time.perf_counter() - started
         record = RoundRecord(
-            question.number, question.step.name, question.step.setup, seconds,
-            outcome.bytes_up, outcome.bytes_down, len(outcome.sites), _change(before, question.estimate),
-        )  # fmt: skip
+            round=question.number,
+            step=question.step.name,
+            setup=question.step.setup,
+            seconds=seconds,
+            bytes_up=outcome.bytes_up,
+            bytes_down=outcome.bytes_down,
+            sites=len(outcome.sites),
+            aggregate=type(question.reduce).__name__.lower(),
+            change=_change(before, question.estimate),
+        )
         for watcher in watchers:
             watcher(record, question.estimate)
         before = question.estimate if question.estimate is not None else before

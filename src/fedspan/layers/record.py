@@ -85,10 +85,11 @@ class Journal:
                 break
             try:
                 line = json.loads(raw)
-                line["round"], line["question"]  # noqa: B018 - what every line has
+                if not isinstance(line, dict) or not {"round", "question"} <= set(line):
+                    raise ValueError("it is not a round")
                 lines.append(line)
-            except (ValueError, TypeError, KeyError) as cause:
-                raise FileError(f"{self._file}: line {len(lines) + 1} is damaged ({cause!r})") from cause
+            except ValueError as cause:
+                raise FileError(f"{self._file}: line {len(lines) + 1} is damaged ({cause})") from cause
             whole += len(raw)
         if whole < self._file.stat().st_size:
             with self._file.open("r+b") as file:

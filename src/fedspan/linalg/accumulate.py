@@ -15,6 +15,7 @@ from fedspan.encoding import Array
 
 _BITS = 32
 _DIGITS = 4
+_HALF = 1 << (_BITS - 1)
 _MOST_TERMS = 2**30  # each digit is below 2^32 in magnitude, so 2^30 of them fit 63 bits
 
 
@@ -41,7 +42,8 @@ class OrderFreeSum:
             raise OverflowError(f"an order-free sum takes at most {_MOST_TERMS} terms")
         finite = np.isfinite(term)
         if not finite.all():
-            self._special = self._special + np.where(finite, 0.0, term)
+            with np.errstate(invalid="ignore"):  # inf - inf is NaN, as in any sum
+                self._special = self._special + np.where(finite, 0.0, term)
             term = np.where(finite, term, 0.0)
         largest = float(np.max(np.abs(term), initial=0.0))
         if largest == 0:
@@ -66,15 +68,15 @@ class OrderFreeSum:
 
     def result(self) -> Array:
         """Return the sum, rounded to float64."""
-        total = np.array(self._special)
-        if self._top is None:
-            return total
+        total = np.zeros_like(self._special)
         carry = np.zeros_like(self._digits[0])
-        digits = []
-        for row in reversed(range(_DIGITS)):  # normalise: all but the leading digit into [0, 2^32)
+        for row in reversed(range(_DIGITS)):
+            # Digits below the leading one are carried into [-2^31, 2^31), not [0, 2^32): a small negative sum would
+            # else be a leading -1 and digits that cancel it, and their rounding would be all that is left of it.
             value = self._digits[row] + carry
-            carry = value >> _BITS if row else np.zeros_like(carry)
-            digits.append(value - (carry << _BITS))
-        for row, digit in zip(reversed(range(_DIGITS)), digits, strict=True):
-            total = total + np.ldexp(digit.astype(float), _BITS * (self._top - row))
-        return total
+            carry = (value + _HALF) >> _BITS if row else np.zeros_like(carry)
+            total = total + np.ldexp((value - (carry << _BITS)).astype(float), -_BITS * row)
+        with np.errstate(over="ignore"):  # a sum beyond the largest float is infinite
+            total = np.ldexp(total, _BITS * (self._top or 0))
+        special = np.where(np.isnan(self._special), np.nan, self._special)
+        return np.where(special == 0, total, special)

@@ -1,0 +1,6 @@
+"""Scikit-learn manners over `fedspan.run`."""
+
+from fedspan.estimators.pca import FederatedPCA
+from fedspan.estimators.svd import FederatedTruncatedSVD
+
+__all__ = ["FederatedPCA", "FederatedTruncatedSVD"]

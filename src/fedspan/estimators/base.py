@@ -1,0 +1,211 @@
+"""What the estimators share: opening sites, running the study, transforming, saving."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedspan.data import Preparation, Source, open_source
+from fedspan.encoding import Array
+from fedspan.errors import ConfigurationError
+from fedspan.estimators.sites_argument import Sites, by_name, name_sites
+from fedspan.layers import OnRound
+from fedspan.model_file import load_model, save_model
+from fedspan.progress import round_printer
+from fedspan.rounds import Cohort
+from fedspan.run import Result, Study, run
+
+
+class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A federated decomposition; `FederatedPCA` and `FederatedTruncatedSVD` say which."""
+
+    def _study(self) -> Study:
+        raise NotImplementedError
+
+    def fit(self, sites: Sites, y: Any = None, sample_weight: Any = None, site_weight: Any = None) -> Self:
+        """Fit to the sites' data without pooling it.
+
+        Parameters
+        ----------
+        sites
+            A list, or a dict by name, whose items are 2-D arrays, sparse matrices, frames, Sources or paths: one
+            site each. Anything else is validated as one array: a federation of one site.
+        y
+            Ignored.
+        sample_weight
+            A weight for each row: an array for one site, else a list or dict of arrays as ``sites`` is.
+        site_weight
+            A factor for each site: a list or dict as ``sites`` is.
+        """
+        study = self._study()
+        for name in ("privacy", "secure"):
+            if getattr(self, name):
+                raise ConfigurationError(f"{name}={getattr(self, name)!r} is not available in this version of fedspan")
+        sources = self._open(sites, sample_weight, site_weight)
+        watchers: list[OnRound] = [round_printer()] if self.verbose else []
+        if self.on_round is not None:
+            watchers.append(self.on_round)
+        folder = None if self.run_folder is None else Path(self.run_folder)
+        result = run(study, sources, engine=self.engine, folder=folder, resume=self.resume, watchers=watchers)
+        self._learn(result, next(iter(sources.values())).dtype)
+        return self
+
+    def _open(self, sites: Sites, sample_weight: Any, site_weight: Any) -> dict[str, Source]:
+        named = name_sites(sites)
+        if named is None:
+            X = validate_data(
+                self,
+                sites,
+                dtype=[np.float64, np.float32],
+                accept_sparse="csr",
+                ensure_min_samples=2,
+                copy=False,
+            )
+            if sample_weight is not None:
+                sample_weight = np.broadcast_to(np.asarray(sample_weight, dtype=float), X.shape[:1])
+            return {"site0": open_source(X, weights=sample_weight)}
+        rows, factors = by_name(sample_weight, named), by_name(site_weight, named)
+        return {
+            name: open_source(data, weights=rows.get(name), site_weight=factors.get(name, 1.0))
+            for name, data in named.items()
+        }
+
+    def _learn(self, result: Result, dtype: np.dtype[Any]) -> None:
+        facts, (basis, values) = result.facts, result.estimate
+        self.components_ = np.ascontiguousarray(basis.T.astype(dtype))
+        self.singular_values_ = values if facts.symmetric else np.sqrt(values)
+        self.n_components_ = len(values)
+        self.n_features_in_ = facts.features
+        if facts.columns is not None and not hasattr(self, "feature_names_in_"):
+            self.feature_names_in_ = np.array(facts.columns, dtype=object)
+        self.n_samples_seen_ = facts.n_rows
+        self.scale_ = facts.scale
+        self.fill_ = facts.column_mean if self._fills else None
+        self.n_rounds_, self.n_setup_rounds_ = result.rounds, result.setup_rounds
+        self.bytes_up_, self.bytes_down_ = result.bytes_up, result.bytes_down
+        self.converged_, self.solver_ = result.converged, result.solver
+        self.history_ = result.history
+        self.missing_ = facts.missing
+        self.privacy_spent_ = None
+        self.releases_ = [(r.round, r.step, r.aggregate, r.sites, r.bytes_up) for r in result.history]
+
+    def _offset(self) -> Array | None:
+        return None
+
+    def transform(self, X: Any) -> Array:
+        """Return the rows' scores: their coordinates in the subspace."""
+        check_is_fitted(self)
+        if isinstance(X, Source | str | Path):
+            X = np.concatenate([_dense(b) for b in open_source(X).blocks()])
+        X = validate_data(self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=False, **self._gaps())
+        offset = self._offset()
+        if self.fill_ is not None:
+            X = _filled(X, self.fill_)
+        axes = self._axes().T
+        scores = X @ axes
+        if offset is not None:
+            scores = scores - offset @ axes
+        return np.asarray(scores, dtype=X.dtype)
+
+    def inverse_transform(self, Z: Any) -> Array:
+        """Return the rows that have these scores: the data, projected onto the subspace."""
+        check_is_fitted(self)
+        Z = np.asarray(Z)
+        if Z.ndim != 2 or Z.shape[1] != self.n_components_:
+            raise ValueError(f"scores have {self.n_components_} columns, got shape {Z.shape}")
+        rows = (Z * self._spread()) @ self.components_
+        if self.scale_ is not None:
+            rows = rows * self.scale_
+        offset = self._offset()
+        return rows if offset is None else rows + offset  # type: ignore[no-any-return]
+
+    @property
+    def _fills(self) -> bool:
+        return getattr(self, "missing", "error") == "mean"
+
+    def _gaps(self) -> dict[str, Any]:
+        return {"ensure_all_finite": "allow-nan"} if self._fills else {}
+
+    def _spread(self) -> Array | float:
+        """The factor whitening divides by."""
+        return 1.0
+
+    def _axes(self) -> Array:
+        """Components as the raw columns meet them: divided by scale and, where scores are whitened, by spread."""
+        axes = self.components_ if self.scale_ is None else self.components_ / self.scale_
+        spread = self._spread()
+        return axes if np.isscalar(spread) else axes / np.asarray(spread)[:, None]
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to one file (npz arrays and a JSON header; no pickle)."""
+        check_is_fitted(self)
+        save_model(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model that `save` wrote."""
+        return load_model(Path(path), {c.__name__: c for c in FederatedDecomposition.__subclasses__()}, cls)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self._fills
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def make_study(estimator: Any, preparation: Preparation) -> Study:
+    """Return the study an estimator's parameters describe."""
+    part = estimator.participation
+    if part is None:
+        part = Cohort()
+    elif isinstance(part, Real):
+        part = Cohort(fraction=float(part))
+    wanted = estimator.n_components
+    if isinstance(wanted, Integral):
+        wanted = int(wanted)
+    elif isinstance(wanted, Real):
+        wanted = float(wanted)
+    if not isinstance(estimator.random_state, Integral):
+        raise ConfigurationError(f"random_state is an integer, the run's seed; got {estimator.random_state!r}")
+    return Study(
+        n_components=wanted, solver=estimator.solver, preparation=preparation, cohort=part,
+        seed=int(estimator.random_state), init=estimator.init,
+    )  # fmt: skip
+
+
+def _filled(X: Any, fill: Array) -> Any:
+    """Return rows with their gaps filled as in the fit, whether or not the columns were centred too."""
+    if not scipy.sparse.issparse(X):
+        return np.where(np.isnan(X), fill.astype(X.dtype), X)
+    gaps = np.isnan(X.data)
+    X = X.copy()
+    X.data[gaps] = fill[X.indices[gaps]]
+    return X
+
+
+def _dense(block: Any) -> Array:
+    return block.toarray() if scipy.sparse.issparse(block) else np.asarray(block)
+
+
+def copy_attributes(source: Any, target: Any, names: str) -> None:
+    """Copy fitted attributes, named in one string, to a scikit-learn estimator."""
+    for name in names.split():
+        setattr(target, name, getattr(source, name))
+
+
+def carry_names(source: Any, target: Any) -> Any:
+    """Give a scikit-learn estimator the feature names, where there are any."""
+    if hasattr(source, "feature_names_in_"):
+        target.feature_names_in_ = source.feature_names_in_
+    return target
