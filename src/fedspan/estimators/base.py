@@ -12,8 +12,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedspan.data import Preparation, Source, open_source
+from fedspan.data.prepared import Prepared
 from fedspan.encoding import Array
-from fedspan.errors import ConfigurationError
+from fedspan.errors import ConfigurationError, DataError
 from fedspan.estimators.sites_argument import Sites, by_name, name_sites
 from fedspan.layers import OnRound
 from fedspan.model_file import load_model, save_model
@@ -102,7 +103,7 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """Return the rows' scores: their coordinates in the subspace."""
         check_is_fitted(self)
         if isinstance(X, Source | str | Path):
-            X = np.concatenate([_dense(b) for b in open_source(X).blocks()])
+            return self._transform_source(open_source(X))
         X = validate_data(self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=False, **self._gaps())
         offset = self._offset()
         if self.fill_ is not None:
@@ -112,6 +113,16 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if offset is not None:
             scores = scores - offset @ axes
         return np.asarray(scores, dtype=X.dtype)
+
+    def _transform_source(self, source: Source) -> Array:
+        """Return the scores of a source's rows, reading them block by block."""
+        known = getattr(self, "feature_names_in_", None)
+        names = None if known is None or source.columns is None else [str(name) for name in known]
+        have = source.shape[1] if names is None else len(set(names) & set(source.columns or ()))
+        if have != self.n_features_in_:
+            raise DataError(f"the data has {have} of the {self.n_features_in_} columns this model was fitted to")
+        preparation = {"columns": names, "mean": self._offset(), "scale": self.scale_, "fill": self.fill_}
+        return Prepared(source, preparation).times(self.components_.T.astype(float)) / self._spread()
 
     def inverse_transform(self, Z: Any) -> Array:
         """Return the rows that have these scores: the data, projected onto the subspace."""
@@ -192,10 +203,6 @@ def _filled(X: Any, fill: Array) -> Any:
     X = X.copy()
     X.data[gaps] = fill[X.indices[gaps]]
     return X
-
-
-def _dense(block: Any) -> Array:
-    return block.toarray() if scipy.sparse.issparse(block) else np.asarray(block)
 
 
 def copy_attributes(source: Any, target: Any, names: str) -> None:
