@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ def federation(tmp_path: Path) -> Federation:
 
 
 @pytest.fixture
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work inside the temporary folder."""
     monkeypatch.chdir(tmp_path)
-    return lambda: tmp_path
+    return tmp_path

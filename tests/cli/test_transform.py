@@ -45,7 +45,7 @@ def test_scores_are_the_estimators(federation: Federation, suffix: str, data: st
     np.testing.assert_allclose(scores, direct_scores(model, federation.rows["lyon"]), rtol=1e-12, atol=1e-12)
 
 
-def test_the_default_file_is_named_after_the_data(federation: Federation, in_folder: object) -> None:
+def test_the_default_file_is_named_after_the_data(federation: Federation, in_folder: Path) -> None:
     result = json.loads(invoke("transform", fitted(federation), federation.file("lyon"), "--json").stdout)
     assert result == {"out": "lyon-scores.npy", "rows": 25, "columns": ["score1", "score2"]}
     assert np.load(federation.folder / "lyon-scores.npy").shape == (25, 2)
