@@ -51,7 +51,7 @@ class Trial:
 def compare(
     study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
     solvers: Annotated[
-        str | None, typer.Option(help="Names with commas between [default: all that fit the study].")
+        str | None, typer.Option(help="Names with commas between (default: all that fit the study).")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -20,7 +20,7 @@ def export(
     model: Annotated[Path, typer.Argument(help="The model file (.fedspan).", show_default=False)],
     csv: Annotated[bool, typer.Option("--csv", help="Write CSV files (the only format so far).")] = True,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder to write to [default: beside the model].")
+        Path | None, typer.Option("--out", "-o", help="The folder to write to (default: beside the model).")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -19,7 +19,7 @@ PAPERS = {"fedpower": "fedspan.cli.reproduce_fedpower"}
 def reproduce(
     paper: Annotated[str, typer.Argument(help=f"One of: {', '.join(PAPERS)}.", show_default=False)],
     folder: Annotated[
-        Path | None, typer.Option(help="Where to write [default: runs/reproduce-PAPER, numbered].")
+        Path | None, typer.Option(help="Where to write (default: runs/reproduce-PAPER, numbered).")
     ] = None,
     tables: Annotated[bool, typer.Option(help="Write the tables.")] = True,
     figures: Annotated[bool, typer.Option(help="Draw the figures; needs matplotlib.")] = True,

@@ -26,7 +26,7 @@ def transform(
     data: Annotated[Path, typer.Argument(help="A site's data file.", show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where to write: .npy, .csv or .parquet [default: DATA-scores.npy]."),
+        typer.Option("--out", "-o", help="Where to write: .npy, .csv or .parquet (default: DATA-scores.npy)."),
     ] = None,
     left: Annotated[bool, typer.Option("--left", help="Write the site's left singular vectors U_i.")] = False,
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
