@@ -34,7 +34,7 @@ def count(site, message):
 def slow(site, message):
     """Take a while at one site."""
     if site.id == message:
-        time.sleep(0.1)
+        time.sleep(0.6)
     return Reply(1.0)
 
 
@@ -103,14 +103,14 @@ def test_bytes_down_count_everyone_asked_and_bytes_up_everyone_who_answered():
 
 def test_a_reply_after_the_deadline_is_dropped():
     engine = InProcess(sites())
-    outcome = engine(Round(slow, "b", number=0, cohort=Cohort(deadline=0.05)))
+    outcome = engine(Round(slow, "b", number=0, cohort=Cohort(deadline=0.5)))
     assert outcome.sites == ["a", "c", "d"]
     assert outcome.value == 3.0
 
 
 def test_a_round_nobody_answers_in_time_is_an_error():
     with pytest.raises(CohortError, match=r"round 0 \(tests.slow\): none of 1 sites answered in time"):
-        InProcess(sites(["b"]))(Round(slow, "b", number=0, cohort=Cohort(deadline=0.05)))
+        InProcess(sites(["b"]))(Round(slow, "b", number=0, cohort=Cohort(deadline=0.5)))
 
 
 def test_draws_by_size_count_a_site_as_often_as_it_was_drawn():

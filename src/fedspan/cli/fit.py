@@ -49,7 +49,7 @@ def fit(
     study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that did not finish.")] = False,
     folder: Annotated[
-        Path | None, typer.Option(help="The run folder (default: the study's name, inside the folder that the study names).")
+        Path | None, typer.Option(help="The run folder (default: the study's name, in the folder it gives).")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from array_api_compat import array_namespace, to_device
+from array_api_compat import array_namespace, device, to_device
 
 from fedspan.encoding import Array
+from fedspan.errors import DataError
 
 Block = Any
 """Rows of data: a numpy array, a CSR matrix or another library's array; two dimensions, floating."""
@@ -53,7 +54,8 @@ class Source(ABC):
 
     def times(self, v: Array, *, weighted: bool = False) -> Array:
         """Return A v, a row for each row of the data (times the root of its weight): it stays at the site."""
-        scores = np.concatenate([to_host(block @ like(block, v)) for block in self.blocks()])
+        parts = [to_host(block @ like(block, v)) for block in self.blocks()]
+        scores = np.concatenate(parts) if parts else np.zeros((0, v.shape[1]))
         return scores * np.sqrt(self.weights)[:, None] if weighted and self.weights is not None else scores
 
     @property
@@ -80,12 +82,13 @@ class SymmetricSource(Source):
 
     def __init__(self, share: Any, columns: tuple[str, ...] | None = None) -> None:
         self._share = share.tocsr() if scipy.sparse.issparse(share) else np.asarray(share)
-        if self._share.ndim != 2 or self._share.shape[0] != self._share.shape[1]:
-            raise ValueError(f"a share of a symmetric matrix is square, got shape {self._share.shape}")
-        if abs(self._share - self._share.T).max() > 1e-8 * max(abs(self._share).max(), 1e-300):
-            raise ValueError("a share of a symmetric matrix must equal its transpose; this one does not")
-        self.shape = self._share.shape
         self.dtype = np.dtype(np.float32 if self._share.dtype == np.float32 else np.float64)
+        self._share = self._share.astype(self.dtype)  # integers too: `like` would round z to them
+        if self._share.ndim != 2 or self._share.shape[0] != self._share.shape[1]:
+            raise DataError(f"a share of a symmetric matrix is square, got shape {self._share.shape}")
+        if abs(self._share - self._share.T).max() > 1e-8 * max(abs(self._share).max(), 1e-300):
+            raise DataError("a share of a symmetric matrix must equal its transpose; this one does not")
+        self.shape = self._share.shape
         self.columns = columns
 
     def blocks(self) -> Iterator[Block]:
@@ -94,7 +97,7 @@ class SymmetricSource(Source):
 
     def gram_times(self, z: Array) -> Array:
         """Return A_i z."""
-        return to_host(self._share @ like(self._share, z))
+        return to_host(self._share @ like(self._share, z)).astype(np.float64)
 
     def gram(self) -> Array:
         """Return A_i."""
@@ -119,7 +122,8 @@ def to_host(array: Any) -> Array:
         return array
     if scipy.sparse.issparse(array):
         return array.toarray()  # type: ignore[no-any-return]
-    return np.asarray(to_device(array, "cpu"))
+    on_host = "cpu" in str(device(array)).lower()  # libraries spell it cpu, CPU_DEVICE, TFRT_CPU_0
+    return np.asarray(array if on_host else to_device(array, "cpu"))
 
 
 def row_slices(rows: int, row_bytes: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:

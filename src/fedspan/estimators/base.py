@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedspan.data import Preparation, Source, open_source
 from fedspan.data.prepared import Prepared
 from fedspan.encoding import Array
-from fedspan.errors import ConfigurationError, DataError
+from fedspan.errors import ConfigurationError, DataError, FedspanError
 from fedspan.estimators.sites_argument import Sites, by_name, name_sites
 from fedspan.layers import OnRound
 from fedspan.model_file import load_model, save_model
@@ -73,7 +73,7 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             return {"site0": open_source(X, weights=sample_weight)}
         rows, factors = by_name(sample_weight, named), by_name(site_weight, named)
         return {
-            name: open_source(data, weights=rows.get(name), site_weight=factors.get(name, 1.0))
+            name: open_named(name, data, weights=rows.get(name), site_weight=factors.get(name, 1.0))
             for name, data in named.items()
         }
 
@@ -173,6 +173,14 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         tags.input_tags.allow_nan = self._fills
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def open_named(name: str, data: Any, **options: Any) -> Source:
+    """Open one site's data; where that fails, say which site's."""
+    try:
+        return open_source(data, **options)
+    except FedspanError as error:
+        raise type(error)(f"site {name!r}: {error}") from error
 
 
 def make_study(estimator: Any, preparation: Preparation) -> Study:

@@ -2,9 +2,17 @@
 
 from fedspan.linalg.accumulate import OrderFreeSum
 from fedspan.linalg.basis import canonical_signs, orth, orth_against, procrustes, sign_fix
-from fedspan.linalg.eigen import Estimate, left_svd, ritz, top_eigenvectors, top_of_factors, top_of_product
+from fedspan.linalg.eigen import (
+    Estimate,
+    left_svd,
+    ritz,
+    ritz_turn,
+    top_eigenvectors,
+    top_of_factors,
+    top_of_product,
+)
 
 __all__ = [
     "Estimate", "OrderFreeSum", "canonical_signs", "left_svd", "orth", "orth_against", "procrustes", "ritz",
-    "sign_fix", "top_eigenvectors", "top_of_factors", "top_of_product",
+    "ritz_turn", "sign_fix", "top_eigenvectors", "top_of_factors", "top_of_product",
 ]  # fmt: skip

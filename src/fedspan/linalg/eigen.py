@@ -25,10 +25,20 @@ def ritz(z: Array, product: Array, k: int | None = None) -> Estimate:
     >>> ritz(np.eye(3)[:, :2], np.diag([1.0, 4.0, 9.0])[:, :2]).values
     array([4., 1.])
     """
+    values, vectors = _leading(z, product, k)
+    return Estimate(z @ vectors, values)
+
+
+def ritz_turn(z: Array, product: Array, k: int) -> Array:
+    """Return the r x k matrix that turns z into its k leading Ritz vectors (and G z into their products)."""
+    return _leading(z, product, k)[1]
+
+
+def _leading(z: Array, product: Array, k: int | None) -> tuple[Array, Array]:
     projected = z.T @ product
     values, vectors = np.linalg.eigh((projected + projected.T) / 2)
     leading = slice(None, None if k is None else -k - 1, -1)
-    return Estimate(z @ vectors[:, leading], values[leading])
+    return values[leading], vectors[:, leading]
 
 
 def left_svd(product: Array) -> Estimate:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedspan.linalg import left_svd, orth
+from fedspan.linalg import left_svd, orth, ritz_turn
 from fedspan.metrics import kkt_violation
 from fedspan.rounds import Solve
 from fedspan.solvers.problem import Problem, Solution, gram_round
@@ -26,7 +26,7 @@ from fedspan.solvers.settings import Iterative
 
 @dataclass(frozen=True, kw_only=True)
 class Power(Iterative):
-    """Distributed power iteration. Stops on the scaled KKT violation ``tol``, or after ``rounds``.
+    """Distributed power iteration. Stops on the scaled KKT violation ``tol`` of k Ritz vectors, or after ``rounds``.
 
     >>> Power(rounds=20, oversampling=2)
     Power(rounds=20, tol=1e-09, oversampling=2)
@@ -41,7 +41,8 @@ class Power(Iterative):
         z, tol = problem.start, self.attainable(problem)
         for _ in range(self.rounds):
             y = yield from gram_round(z, problem)  # lines 4-5
-            converged = tol > 0 and kkt_violation(z, y, problem.total) <= tol
+            turn = ritz_turn(z, y, problem.k)  # oversampled columns need not have settled
+            converged = tol > 0 and kkt_violation(z @ turn, y @ turn, problem.total) <= tol
             if converged:
                 break
             z = orth(y)  # line 6
