@@ -14,10 +14,9 @@ import numpy as np
 import scipy.sparse
 from array_api_compat import array_namespace
 
-from fedspan.data.arrays import nearest_column
+from fedspan.data.aligned import Aligned, chooser_matrix
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
-from fedspan.errors import DataError
 
 _READ = 8.0  # reading an entry of an array costs about as much as eight multiplications
 _GRAM_BYTES = 256 << 20
@@ -87,10 +86,7 @@ class Prepared(Source):
         return total if total.dtype == np.float64 else total.astype(np.float64)
 
     def _block_product(self, block: Block, weights: Array | None, z: Array, shift: Array | None) -> Array:
-        block, shift = self._centred(block, shift)
-        inner = block @ like(block, z)
-        if shift is not None:
-            inner -= like(block, shift)
+        block, inner, shift = self._scores(block, z, shift)
         if weights is not None:
             inner *= like(block, weights[:, None])
         product = to_host(block.T @ inner)
@@ -99,24 +95,33 @@ class Prepared(Source):
         sums = to_host(inner).sum(axis=0, dtype=np.float64)
         return product - np.multiply.outer(self._mean, sums)  # type: ignore[no-any-return]
 
-    def _centred(self, block: Block, shift: Array | None) -> tuple[Block, Array | None]:
-        """Centre a dense float32 block: implicitly, a mean of 1000 deviations would leave it four digits."""
-        if shift is None or self._mean is None or self.dtype.itemsize == 8 or scipy.sparse.issparse(block):
-            return block, shift
-        return block - like(block, self._mean), None
+    def _scores(self, block: Block, z: Array, shift: Array | None) -> tuple[Block, Any, Array | None]:
+        """Return B z - shift, with the block and shift it was made of.
+
+        In float32 a mean far larger than the deviations (1000 times, say) would cancel to four digits; there the
+        block is centred first, and no shift is left.
+        """
+        inner = block @ like(block, z)
+        if shift is None or self._mean is None:
+            return block, inner, None
+        inner -= like(block, shift)
+        if self.dtype.itemsize == 8 or scipy.sparse.issparse(block):
+            return block, inner, shift
+        if isinstance(inner, np.ndarray) and np.abs(shift).max() <= 16 * np.sqrt(np.mean(inner * inner)):
+            return block, inner, shift
+        block = block - like(block, self._mean)
+        return block, block @ like(block, z), None
 
     def times(self, v: Array, *, weighted: bool = False) -> Array:
         """Return the rows' scores A v; with ``weighted``, each times the root of its row's weight."""
         v = v if self._scale is None else v / self._scale[:, None]
-        mean_score: Array | None = None
-        rest: Array | None = None
-        if self._mean is not None:
-            mean_score, rest = self._mean @ v, (self._mean - self._mean.astype(self.dtype)) @ v
+        shift = None if self._mean is None else self._mean @ v
         parts = [np.zeros((0, v.shape[1]))]
         for block, weights in self.rows():
-            rows, shift = self._centred(block, mean_score)
-            shift = rest if shift is None else shift  # what rounding the mean to float32 left over
-            scores = to_host(rows @ like(rows, v)) - (0.0 if shift is None else shift)
+            _, inner, left = self._scores(block, v, shift)
+            scores = to_host(inner).astype(np.float64)
+            if self._mean is not None and left is None:  # what rounding the mean to float32 left over
+                scores -= (self._mean - self._mean.astype(self.dtype)) @ v
             parts.append(scores if weights is None or not weighted else scores * np.sqrt(weights)[:, None])
         return np.concatenate(parts)
 
@@ -177,8 +182,10 @@ class Prepared(Source):
         rows = block if self._mean is None else block - like(block, self._mean)
         if weights is not None:
             rows = _scale_rows(rows, np.sqrt(weights))
-        host = to_host(rows)
-        squares: Array = np.einsum("ij,ij->j", host, host, dtype=np.float64)  # float32 would lose count of rows
+        if not isinstance(rows, np.ndarray):
+            xp = array_namespace(rows)
+            return to_host(xp.sum(rows * rows, axis=0, dtype=xp.float64))
+        squares: Array = np.einsum("ij,ij->j", rows, rows, dtype=np.float64)  # float32 would lose count of rows
         return squares
 
     def _explicit(self, block: Block) -> Block:
@@ -215,97 +222,17 @@ class Prepared(Source):
         return self._rounds() * direct > 2 * n * d * (d + _READ * self.pass_cost)
 
 
-class Aligned:
-    """Raw blocks with the study's columns in the study's order, gaps filled, the weight column taken out."""
-
-    def __init__(self, source: Source, names: list[str] | None, fill: Array | None, weight_column: str | None) -> None:
-        self._source, self._fill = source, _or_none(fill)
-        have = source.columns
-        if weight_column is not None and (have is None or weight_column not in have):
-            hint = "the columns have no names" if have is None else nearest_column(weight_column, have)
-            raise DataError(f"there is no column {weight_column!r} to take row weights from; {hint}")
-        if weight_column is not None and source.weights is not None:
-            raise DataError(f"row weights were given twice: as an array and as weight_column = {weight_column!r}")
-        self._weight_at = None if weight_column is None or have is None else have.index(weight_column)
-        self._take: Array | None = None
-        if names is not None and have is not None and tuple(names) != have:
-            where = {name: i for i, name in enumerate(have)}
-            self._take = np.array([where.get(name, -1) for name in names])
-        self.width = source.shape[1] if names is None else len(names)
-        self.sparse = scipy.sparse.issparse(next(iter(source.blocks()), None)) if source.pass_cost == 1 else False
-        changed = self._take is not None or fill is not None
-        self._kept = list(self._transformed()) if changed and self.sparse else None
-        self._plain = not changed and source.weights is None and source.site_weight == 1 and weight_column is None
-
-    def rows(self) -> Iterator[tuple[Block, Array | None]]:
-        """Yield blocks and row weights."""
-        if self._kept is not None:
-            return iter(self._kept)
-        if self._plain:
-            return ((block, None) for block in self._source.blocks())
-        return self._transformed()
-
-    def _transformed(self) -> Iterator[tuple[Block, Array | None]]:
-        start = 0
-        for block in self._source.blocks():
-            stop = start + block.shape[0]
-            weights = None if self._source.weights is None else self._source.weights[start:stop]
-            if self._weight_at is not None:
-                column = block[:, self._weight_at : self._weight_at + 1]
-                weights = np.asarray(to_host(column), dtype=float).ravel()
-                if not np.all(np.isfinite(weights)) or np.any(weights < 0):
-                    raise DataError("row weights must be finite and not negative")
-            if self._source.site_weight != 1:
-                weights = self._source.site_weight * (np.ones(stop - start) if weights is None else weights)
-            yield self._fill_gaps(self._select(block)), weights
-            start = stop
-
-    def _select(self, block: Block) -> Block:
-        if self._take is None:
-            return block
-        if scipy.sparse.issparse(block):
-            chosen = (block @ _chooser(self._take, block.shape[1], block.dtype)).tocsr()
-            chosen.sort_indices()
-            return chosen
-        xp = array_namespace(block)
-        where = {} if isinstance(block, np.ndarray) else {"device": block.device}
-        chosen = xp.take(block, xp.asarray(np.maximum(self._take, 0), **where), axis=1)
-        if (self._take >= 0).all():
-            return chosen
-        absent = xp.asarray(self._take < 0, **where)
-        return xp.where(absent[None, :], xp.zeros_like(chosen), chosen)  # where, not times zero: a gap is NaN
-
-    def _fill_gaps(self, block: Block) -> Block:
-        if self._fill is None:
-            return block
-        if scipy.sparse.issparse(block):
-            gaps = np.isnan(block.data)
-            if gaps.any():
-                block = block.copy()
-                block.data[gaps] = self._fill[block.indices[gaps]]
-            return block
-        xp = array_namespace(block)
-        gaps = xp.isnan(block)
-        return xp.where(gaps, like(block, self._fill)[None, :], block) if xp.any(gaps) else block
-
-
 def _symmetric_part(source: Source, names: list[str] | None) -> Source:
     """Return a share of a symmetric matrix with the study's rows and columns, times the site's weight."""
     share = next(source.blocks())
     if names is not None and source.columns is not None and tuple(names) != source.columns:
         where = {name: i for i, name in enumerate(source.columns)}
         take = np.array([where.get(name, -1) for name in names])
-        chooser = _chooser(take, share.shape[0], share.dtype)
+        chooser = chooser_matrix(take, share.shape[0], share.dtype)
         share = chooser.T @ share @ chooser
     elif source.site_weight == 1:
         return source
     return SymmetricSource(source.site_weight * share, None if names is None else tuple(names))
-
-
-def _chooser(take: Array, width: int, dtype: Any) -> Any:
-    """Return the sparse matrix that, from the right, takes columns by number and a zero column for -1."""
-    to = np.flatnonzero(take >= 0)
-    return scipy.sparse.csr_matrix((np.ones(len(to), dtype=dtype), (take[to], to)), shape=(width, len(take)))
 
 
 def _sparse_squares(block: Any, weights: Array | None, mean: Array | None) -> Array:

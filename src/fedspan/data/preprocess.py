@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from array_api_compat import array_namespace
 
 from fedspan.data.align import align_columns
-from fedspan.data.prepared import Aligned, Prepared
-from fedspan.data.source import Source, to_host
+from fedspan.data.aligned import Aligned
+from fedspan.data.prepared import Prepared
+from fedspan.data.source import Source, like, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError, DataError, FileError
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
@@ -183,6 +185,8 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
     if p.center:
         agreed["mean"] = mean
     weight = float(sums["weight"])
+    if weight <= 0:
+        raise DataError("the weights of all rows sum to zero; give some row a positive weight")
     if p.scale:
         squares = yield Round(spread, {**agreed, "mean": mean}, Sum())  # about the mean, centred or not
         agreed["scale"] = _spreads(squares / max(weight - 1, 1), mean, weight)
@@ -240,12 +244,16 @@ def _unless_zero(scale: Array) -> Array:
 
 
 def _lowest(block: Any) -> float:
-    entries = block.data if scipy.sparse.issparse(block) else to_host(block)
-    return float(entries.min(initial=0.0))
+    if scipy.sparse.issparse(block):
+        return float(block.data.min(initial=0.0))
+    return float(array_namespace(block).min(block)) if block.shape[0] else 0.0
 
 
 def _gaps(block: Any) -> int:
-    return int(np.isnan(block.data if scipy.sparse.issparse(block) else to_host(block)).sum())
+    if scipy.sparse.issparse(block):
+        return int(np.isnan(block.data).sum())
+    xp = array_namespace(block)
+    return int(xp.sum(xp.astype(xp.isnan(block), xp.int64)))
 
 
 def _gap_weights(block: Any, weights: Array | None, with_gaps: bool) -> Array | float:
@@ -255,10 +263,13 @@ def _gap_weights(block: Any, weights: Array | None, with_gaps: bool) -> Array | 
     if scipy.sparse.issparse(block):
         gaps = block.copy()
         gaps.data = np.isnan(block.data).astype(float)
-    else:
-        gaps = np.isnan(to_host(block)).astype(float)
-    ones = np.ones(block.shape[0]) if weights is None else weights
-    return gaps.T @ ones  # type: ignore[no-any-return]
+        ones = np.ones(block.shape[0]) if weights is None else weights
+        return np.asarray(gaps.T @ ones)
+    xp = array_namespace(block)
+    gaps = xp.astype(xp.isnan(block), block.dtype)
+    if weights is not None:
+        gaps = gaps * like(block, weights[:, None])
+    return to_host(xp.sum(gaps, axis=0, dtype=xp.float64))
 
 
 def _column_sums(block: Any, weights: Array | None, with_gaps: bool) -> Array:
@@ -268,12 +279,12 @@ def _column_sums(block: Any, weights: Array | None, with_gaps: bool) -> Array:
             block.data = np.nan_to_num(block.data, nan=0.0, posinf=np.inf, neginf=-np.inf)
         ones = np.ones(block.shape[0]) if weights is None else weights
         return np.asarray(block.T @ ones, dtype=float)
-    host = to_host(block)
+    xp = array_namespace(block)
     if with_gaps:
-        host = np.where(np.isnan(host), np.zeros((), dtype=host.dtype), host)
-    if weights is None:
-        return host.sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
-    return weights @ host.astype(np.float64)
+        block = xp.where(xp.isnan(block), xp.zeros_like(block), block)
+    if weights is not None:
+        block = block * like(block, weights[:, None])
+    return to_host(xp.sum(block, axis=0, dtype=xp.float64))
 
 
 def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -54,7 +54,7 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             watchers.append(self.on_round)
         folder = None if self.run_folder is None else Path(self.run_folder)
         result = run(study, sources, engine=self.engine, folder=folder, resume=self.resume, watchers=watchers)
-        self._learn(result, next(iter(sources.values())).dtype)
+        self._learn(result, np.result_type(*(source.dtype for source in sources.values())))
         return self
 
     def _open(self, sites: Sites, sample_weight: Any, site_weight: Any) -> dict[str, Source]:
@@ -67,10 +67,13 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 accept_sparse="csr",
                 ensure_min_samples=2,
                 copy=False,
+                **self._gaps(),
             )
             if sample_weight is not None:
                 sample_weight = np.broadcast_to(np.asarray(sample_weight, dtype=float), X.shape[:1])
             return {"site0": open_source(X, weights=sample_weight)}
+        if hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
         rows, factors = by_name(sample_weight, named), by_name(site_weight, named)
         return {
             name: open_named(name, data, weights=rows.get(name), site_weight=factors.get(name, 1.0))

@@ -27,6 +27,8 @@ def name_sites(sites: Sites) -> dict[str, Any] | None:
     """
     if isinstance(sites, Source | str | Path):
         return {"site0": sites}
+    if scipy.sparse.issparse(sites):  # before the next question: a dok_matrix is a mapping too
+        return None
     if isinstance(sites, Mapping):
         return {str(name): data for name, data in sites.items()}
     if isinstance(sites, list | tuple) and sites and all(_is_site(item) for item in sites):
