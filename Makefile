@@ -11,6 +11,11 @@ ARGS   ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Real data sets, where a folder of them lies beside the checkout; without it the tests that need them skip.
+ifneq ($(wildcard ../shared/data),)
+export FEDSPAN_DATA ?= $(abspath ../shared/data)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check soak docs bench format clean
 .DELETE_ON_ERROR:

@@ -21,7 +21,9 @@ arrays = npst.arrays(st.sampled_from(DTYPES), npst.array_shapes(min_dims=0, max_
 keys = st.text(min_size=1, max_size=6)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 plain = st.recursive(
-    scalars | arrays, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
+    scalars | arrays,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
 )
 
 

@@ -63,7 +63,8 @@ COMMON = {
 
 
 @pytest.mark.parametrize(
-    ("estimator", "own"), [(FederatedPCA, {"center": True, "scale": False, "whiten": False}), (FederatedTruncatedSVD, {})]
+    ("estimator", "own"),
+    [(FederatedPCA, {"center": True, "scale": False, "whiten": False}), (FederatedTruncatedSVD, {})],
 )
 def test_parameters_and_their_defaults(estimator, own):
     parameters = inspect.signature(estimator).parameters

@@ -143,7 +143,8 @@ def asking(count, message=None):
     """A solver that asks the same so many times, and returns what it was told."""
     told = []
     for _ in range(count):
-        told.append((yield Round(echo, message, Sum())))
+        aggregate = yield Round(echo, message, Sum())
+        told += [aggregate]
     return told
 
 

@@ -17,7 +17,10 @@ from fedspan.solvers import BlockKrylov, Covariance, FedPower, Power
 from tests.wire import Wire
 
 RNG = np.random.default_rng(0)
-SITES = {"a": RNG.standard_normal((40, 8)) * 2.0 ** -np.arange(8), "b": RNG.standard_normal((60, 8)) * 2.0 ** -np.arange(8)}
+SITES = {
+    "a": RNG.standard_normal((40, 8)) * 2.0 ** -np.arange(8),
+    "b": RNG.standard_normal((60, 8)) * 2.0 ** -np.arange(8),
+}
 X = np.vstack(list(SITES.values()))
 
 

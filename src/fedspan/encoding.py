@@ -14,7 +14,6 @@ import json
 import math
 import operator
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +81,12 @@ def payload_bytes(value: Plain) -> int:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a whole file or nothing: to a temporary file beside it, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        temporary.write_bytes(data)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,13 +46,16 @@ def save_model(model: Any, path: Path) -> None:
 def load_model(path: Path, kinds: dict[str, type], wanted: type[E]) -> E:
     """Read a model file as the estimator that wrote it."""
     header, arrays = read_model(path)
-    kind = kinds.get(header["estimator"])
+    written = str(header.get("estimator"))
+    kind = kinds.get(written)
     if kind is None or not issubclass(kind, wanted):
-        raise ConfigurationError(f"{path} holds a {header['estimator']}, not a {wanted.__name__}")
-    params = {k: _from_json(v) for k, v in header["params"].items()}
-    model = kind(**params)
-    for name, value in header["fitted"].items():
-        setattr(model, name, _from_json(value))
+        raise ConfigurationError(f"{path} holds a {written}, not a {wanted.__name__}")
+    try:
+        model = kind(**{k: _from_json(v) for k, v in header["params"].items()})
+        for name, value in header["fitted"].items():
+            setattr(model, name, _from_json(value))
+    except (TypeError, KeyError, ConfigurationError) as cause:
+        raise FileError(f"{path} was written by another version of fedspan, or is damaged ({cause})") from cause
     for name, value in arrays.items():
         setattr(model, name, value.astype(object) if value.dtype.kind == "U" else value)
     return model
@@ -64,15 +66,19 @@ def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not path.exists():
         raise FileError(f"there is no model file {path}")
     try:
-        with np.load(path, allow_pickle=False) as parts:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
             header = json.loads(parts["header"].tobytes())
             arrays = {name: parts[name] for name in parts.files if name != "header"}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as cause:
+        found = header["format"], header["version"]
+        supported = found[0] == FORMAT and found[1] <= VERSION
+        if supported and not (isinstance(header["params"], dict) and isinstance(header["fitted"], dict)):
+            raise ValueError("its header is not one of ours")
+    except Exception as cause:  # a damaged archive raises whatever its reader stumbles over
         raise FileError(f"{path} is not a fedspan model file, or was cut short ({cause})") from cause
-    if header.get("format") != FORMAT or header.get("version", 0) > VERSION:
+    if not supported:
         raise FileError(
-            f"{path} has format {header.get('format')!r} version {header.get('version')}; this fedspan reads "
-            f"{FORMAT!r} up to version {VERSION}: update fedspan"
+            f"{path} has format {found[0]!r} version {found[1]}; this fedspan reads {FORMAT!r} up to version "
+            f"{VERSION}: update fedspan"
         )
     return header, arrays
 
@@ -92,11 +98,12 @@ def _to_json(value: Any) -> Any:
 def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    if "solver" in value:
-        return make(value["solver"], **value["settings"])
-    if "cohort" in value:
-        settings = value["cohort"]
-        return Cohort(**{**settings, "only": None if settings["only"] is None else tuple(settings["only"])})
-    if "history" in value:
-        return [RoundRecord(**r) for r in value["history"]]
+    # By their kinds, not by their keys alone: figures by site are a dict too, and a site may be called anything.
+    match value:
+        case {"solver": str(name), "settings": dict(settings)}:
+            return make(name, **settings)
+        case {"cohort": dict(settings)}:
+            return Cohort(**{**settings, "only": None if settings["only"] is None else tuple(settings["only"])})
+        case {"history": list(records)}:
+            return [RoundRecord(**r) for r in records]
     return value

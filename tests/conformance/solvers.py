@@ -162,5 +162,3 @@ def bits(result: Result) -> bytes:
 def traffic(result: Result) -> list[tuple[Any, ...]]:
     """What a history says, but for the seconds."""
     return [(r.round, r.step, r.bytes_up, r.bytes_down, r.sites, r.change) for r in result.history]
-
-

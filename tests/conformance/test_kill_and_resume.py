@@ -131,9 +131,7 @@ class Federation:
         """Run the study over the wire; ``survivors`` are sites whose processes outlived the coordinator."""
 
         def engine(sites, seed):
-            self.wire = Wire(
-                survivors or sites, seed, on_event=self.at, reopen=self.reopen, log=self.log, **hooks
-            )
+            self.wire = Wire(survivors or sites, seed, on_event=self.at, reopen=self.reopen, log=self.log, **hooks)
             return self.wire
 
         study = Study(n_components=2, solver=self.solver, cohort=self.cohort, seed=self.seed)
@@ -193,9 +191,8 @@ SOLVERS = {
 }
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-@pytest.mark.parametrize("boundary", [*COORDINATOR, *SITE])
-def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(name, boundary, federation):
+def kill_everywhere(name, boundary, federation, rounds_of):
+    """Kill at a boundary of each of these rounds, each victim in turn."""
     solver, cohort = SOLVERS[name]
     settings = {"solver": solver, "cohort": cohort}
     whole = federation("whole", **settings)
@@ -203,10 +200,8 @@ def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(name, boundary, federa
     asked = {number for site, number in whole.log.executed if site == VICTIM}
     rounds = range(len(whole.answers()))
     assert len(rounds) >= 5
-    if not isinstance(solver, Walk):
-        rounds = [3, len(rounds) - 1]  # its own first and last; set-up is the same for all
     reached = 0
-    for number in rounds:
+    for number in rounds_of(rounds):
         if boundary in ("sending", "arrived", *SITE) and number not in asked:
             continue  # the victim was not drawn
         for victim in ("coordinator", "site", "both"):
@@ -216,6 +211,20 @@ def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(name, boundary, federa
             check(killed, finish(killed), whole, expected)
             reached += 1
     assert reached >= 2
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("boundary", [*COORDINATOR, *SITE])
+def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(name, boundary, federation):
+    """The walk in every round; the others in their own first and last, as set-up is the same for all."""
+    kill_everywhere(name, boundary, federation, list if name.startswith("walk") else lambda rounds: [3, rounds[-1]])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [name for name in SOLVERS if not name.startswith("walk")])
+@pytest.mark.parametrize("boundary", [*COORDINATOR, *SITE])
+def test_every_solver_survives_a_kill_in_every_round(name, boundary, federation):
+    kill_everywhere(name, boundary, federation, list)
 
 
 def test_a_finished_run_is_replayed_without_asking_any_site(federation):
@@ -404,16 +413,13 @@ def test_the_state_of_a_dropped_reply_is_not_used(tmp_path, durable, restarted):
 
 def test_a_lost_reply_is_as_if_the_site_had_not_been_asked(federation):
     """Whether the question or the reply was lost, the coordinator cannot tell and the run must not either."""
-    runs = {}
+    runs, lost = {}, {(4, VICTIM), (5, VICTIM)}
     for fate in ("question", "reply"):
         lossy = federation(fate, cohort=Cohort(first=2))
         result = lossy.run(drop=lambda number, site, fate=fate: fate if (number, site) in lost else None)
         assert lossy.log.executed[VICTIM, 4] == (fate == "reply")
         runs[fate] = result.estimate.basis.tobytes(), lossy.aggregates()
     assert runs["question"] == runs["reply"]
-
-
-lost = {(4, VICTIM), (5, VICTIM)}
 
 
 # ---- the journal -----------------------------------------------------------------------------------------------

@@ -7,19 +7,21 @@ from functools import partial
 
 import numpy as np
 import pytest
-import scipy.sparse
 
+from fedspan.data import Preparation, open_source
+from fedspan.engines import InProcess
 from fedspan.errors import CohortError, ConfigurationError
 from fedspan.metrics import projection_distance
 from fedspan.rounds import Cohort
+from fedspan.run import Study, run
 from fedspan.solvers import SOLVERS, make
 from tests.conformance.solvers import (
     CASES,
     EXACT,
     FIRST,
-    K,
     WHOLE,
     D,
+    K,
     bits,
     fedpower,
     integer_weights,
@@ -234,8 +236,6 @@ def dies_in(number, engine):
 @every
 @pytest.mark.parametrize("wired", [False, True], ids=["in-process", "wire"])
 def test_a_resumed_run_equals_an_uninterrupted_one(case, wired, tmp_path):
-    from fedspan.engines import InProcess
-
     engine = Wire if wired else InProcess
     whole_run = solve(case, engine=engine)
     total = len(whole_run.history)
@@ -279,7 +279,9 @@ def test_a_silent_site_is_an_error_where_all_are_needed(case):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.solver.partial], ids=str)
-@pytest.mark.parametrize("cohort", [FIRST, Cohort(fraction=0.5), Cohort(only=("accra",)), Cohort(deadline=1.0)], ids=str)
+@pytest.mark.parametrize(
+    "cohort", [FIRST, Cohort(fraction=0.5), Cohort(only=("accra",)), Cohort(deadline=1.0)], ids=str
+)
 def test_a_partial_cohort_is_refused_by_solvers_that_mix_rounds(case, cohort):
     with pytest.raises(ConfigurationError, match=f"{case.name} needs every site in every round"):
         solve(replace(case, cohort=cohort))
@@ -288,9 +290,8 @@ def test_a_partial_cohort_is_refused_by_solvers_that_mix_rounds(case, cohort):
 @pytest.mark.parametrize("name", sorted(set(SOLVERS) - {"fedpower"}))
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_only_fedpower_takes_its_scheme_1(name, fraction):
-    case = replace(next(c for c in CASES if c.name == name), cohort=Cohort(fraction, sample=None) if False else Cohort(
-        fraction=fraction, sample="by-size-with-replacement"
-    ))  # fmt: skip
+    cohort = Cohort(fraction=fraction, sample="by-size-with-replacement")
+    case = replace(next(c for c in CASES if c.name == name), cohort=cohort)
     with pytest.raises(ConfigurationError, match=r"scheme 1|needs every site"):
         solve(case)
 
@@ -309,17 +310,10 @@ def test_partial_values_are_scaled_up_to_all_rows():
 # ---- what it costs ---------------------------------------------------------------------------------------------
 
 
-def by_the_book(case, result, sites):
-    """Bytes up and down of the solver's rounds, by the formula in its module's docstring."""
-    d, k, r = D, K, case.solver.rank(K, D)
-    m = {rec.round: rec.sites for rec in result.history if not rec.setup}
-    rounds, counted = sorted(m), 0 if case.cohort.is_full else 8
-    all_sites = len(sites)
-    if case.name == "covariance":
-        return all_sites * 4 * d * (d + 1), 0
-    if case.name == "power":
-        return sum((8 * d * r + counted) * m[t] for t in rounds), all_asked(case, rounds, sites) * 8 * d * r
-    raise NotImplementedError
+def spent(result):
+    """Bytes up and down of the solver's own rounds."""
+    own = [r for r in result.history if not r.setup]
+    return sum(r.bytes_up for r in own), sum(r.bytes_down for r in own)
 
 
 @pytest.mark.parametrize("settings", [{}, {"oversampling": 2}], ids=str)
@@ -329,12 +323,6 @@ def test_bytes_of_power(settings):
     result = solve(case)
     assert result.rounds == 9
     assert spent(result) == (9 * 4 * 8 * D * r, 9 * 4 * 8 * D * r)
-
-
-def spent(result):
-    """Bytes up and down of the solver's own rounds."""
-    own = [r for r in result.history if not r.setup]
-    return sum(r.bytes_up for r in own), sum(r.bytes_down for r in own)
 
 
 def test_bytes_of_power_with_some_sites():
@@ -397,10 +385,6 @@ def test_set_up_takes_three_rounds_and_is_counted_apart(case):
 
 
 def test_scaling_takes_a_fourth_set_up_round():
-    from fedspan.data import Preparation, open_source
-    from fedspan.run import Study, run
-
     sources = {name: open_source(x) for name, x in rows_of().items()}
     result = run(Study(n_components=2, preparation=Preparation(scale=True)), sources)
     assert result.setup_rounds == 4
-    assert scipy.sparse.issparse(next(iter(sparse_rows_of().values())))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedspan.data import prepared as module
 from fedspan.data import source as source_module
-from fedspan.data.arrays import ArraySource, SparseSource
 from fedspan.data.aligned import Aligned
+from fedspan.data.arrays import ArraySource, SparseSource
 from fedspan.data.prepared import Prepared
 from fedspan.data.source import Source, SymmetricSource
 from fedspan.errors import DataError

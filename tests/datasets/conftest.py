@@ -14,8 +14,7 @@ import pytest
 from fedspan.datasets import registry
 from fedspan.datasets.entry import Entry, RemoteFile
 
-BESIDE_THE_REPOSITORY = Path(__file__).parents[3] / "shared" / "data"
-REAL_DATA = Path(os.environ.get("FEDSPAN_DATA") or BESIDE_THE_REPOSITORY)
+REAL_DATA = Path(os.environ.get("FEDSPAN_DATA") or "no-data-folder")
 
 
 @pytest.fixture(autouse=True)

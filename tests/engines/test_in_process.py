@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -156,7 +157,7 @@ def carrying(cohort, rounds=12, seed=2):
 def test_a_late_reply_joins_the_next_round_of_its_step():
     outcomes = carrying(Cohort(first=3, late="carry"))
     assert float(outcomes[0].value["one"]) == 3.0
-    for before, outcome in zip(outcomes, outcomes[1:], strict=False):
+    for before, outcome in pairwise(outcomes):
         assert len(before.carried) == 1
         assert len(outcome.sites) == 3
         assert float(outcome.value["one"]) == 4.0  # three in time, and the late one of the round before

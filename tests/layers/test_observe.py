@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,7 @@ def test_change_is_the_largest_angle_to_the_estimate_before():
     bases = [orth(rng.standard_normal((6, 2))) for _ in range(4)]
     changes = [record.change for record, _ in watched([bases[0], None, *bases[1:]])]
     assert changes[:2] == [None, None]
-    expected = [projection_distance(a, b) for a, b in zip(bases, bases[1:], strict=False)]
+    expected = [projection_distance(a, b) for a, b in pairwise(bases)]
     np.testing.assert_allclose(changes[2:], expected, atol=1e-12)
 
 

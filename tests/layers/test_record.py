@@ -28,7 +28,8 @@ VALUES = [
 def asked(count):
     told = []
     for i in range(count):
-        told.append((yield Round(MULTIPLY, {"i": i})))
+        aggregate = yield Round(MULTIPLY, {"i": i})
+        told += [aggregate]
     return told
 
 
@@ -36,7 +37,7 @@ def outcome(question):
     return Outcome(VALUES[question.number], ["a", "b"], 10 + question.number, 20)
 
 
-def journalled(folder, execute, count=len(VALUES)):
+def journalled(folder, execute, count=8):
     return drive(record(numbered(asked(count)), Journal(folder)), execute)
 
 
@@ -47,7 +48,7 @@ def never(question):
 def test_a_replay_gives_every_value_back_to_the_bit(tmp_path):
     first = journalled(tmp_path, outcome)
     again = journalled(tmp_path, never)
-    assert len(first) == len(again) == len(VALUES)
+    assert len(first) == len(again) == len(VALUES) == 8
     for one, other in zip(first, again, strict=True):
         assert encode(one) == encode(other)
         if isinstance(one, np.ndarray):

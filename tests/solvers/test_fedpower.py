@@ -40,23 +40,23 @@ def transform(kind, z, reference):
     return np.eye(z.shape[1])
 
 
-def algorithm_2(data, z0, T, sync_set, align, reference):  # noqa: N803 - the paper's letters
+def algorithm_2(data, z0, T, sync_set, align, reference):
     """Full participation; returns Z at every synchronisation, and the output of line 12."""
     m = list(data)
     s = {i: len(data[i]) for i in m}
     n = sum(s.values())
     p = {i: s[i] / n for i in m}
-    M = {i: data[i].T @ data[i] / s[i] for i in m}  # noqa: N806
+    M = {i: data[i].T @ data[i] / s[i] for i in m}
     baseline = max(m, key=lambda i: s[i])
-    Z = dict.fromkeys(m, z0)  # noqa: N806
+    Z = dict.fromkeys(m, z0)
     last_global, synchronised = z0, []
     for t in range(1, T + 1):
-        Y = {i: M[i] @ Z[i] for i in m}  # line 4  # noqa: N806
+        Y = {i: M[i] @ Z[i] for i in m}  # line 4
         if t in sync_set:  # line 5
             target = Z[baseline] if reference == "baseline" else last_global
             total = sum(p[i] * Y[i] @ transform(align, Z[i], target) for i in m)  # lines 6-7
-            Y = dict.fromkeys(m, total)  # line 8  # noqa: N806
-        Z = {i: orth(Y[i]) for i in m}  # line 10  # noqa: N806
+            Y = dict.fromkeys(m, total)  # line 8
+        Z = {i: orth(Y[i]) for i in m}  # line 10
         if t in sync_set:
             last_global = Z[m[0]]
             synchronised.append(last_global)
@@ -70,16 +70,16 @@ def algorithm_3(data, z0, sync_steps, draws, scheme, align, reference):
     """Partial participation with given draws; returns Z at every synchronisation."""
     s = {i: len(data[i]) for i in data}
     n = sum(s.values())
-    M = {i: data[i].T @ data[i] / s[i] for i in data}  # noqa: N806
+    M = {i: data[i].T @ data[i] / s[i] for i in data}
     z, synchronised = z0, []
     for steps, drawn in zip(sync_steps, draws, strict=True):
-        Z = {}  # noqa: N806
+        Z = {}
         for i in drawn:  # what the others do between synchronisations is overwritten by line 11
             Z[i] = z
             for _ in range(steps - 1):
                 Z[i] = orth(M[i] @ Z[i])
         target = Z[max(drawn, key=lambda i: s[i])] if reference == "baseline" else z
-        Y = {i: M[i] @ Z[i] @ transform(align, Z[i], target) for i in drawn}  # line 8  # noqa: N806
+        Y = {i: M[i] @ Z[i] @ transform(align, Z[i], target) for i in drawn}  # line 8
         if scheme == 1:
             k = sum(drawn.values())
             total = sum(drawn[i] * Y[i] for i in drawn) / k  # line 10, scheme 1
@@ -115,7 +115,7 @@ def test_full_participation_is_algorithm_2(align, reference, p):
 @pytest.mark.parametrize("align", ["procrustes", "sign", None])
 @pytest.mark.parametrize("reference", ["global", "baseline"])
 @pytest.mark.parametrize("T", [8, 9, 10, 11, 3])
-def test_the_output_between_synchronisations_is_line_12(align, reference, T):  # noqa: N803
+def test_the_output_between_synchronisations_is_line_12(align, reference, T):
     data, z0 = arrays(), start()
     solver = FedPower(local_steps=4, align=align, reference=reference, rounds=50, tol=0.0, iterations=T)
     solution, questions = solve(solver, data, z0=z0)
@@ -206,7 +206,7 @@ def first(solver, count):
 
 
 @given(st.integers(1, 9), st.integers(1, 40))
-def test_every_p_is_the_set_3_1(p, T):  # noqa: N803
+def test_every_p_is_the_set_3_1(p, T):
     expected = [t for t in range(1, T + 1) if t % p == 0]
     assert first(FedPower(local_steps=p), len(expected) or 1)[: len(expected)] == expected
     assert first(FedPower(sync=p, local_steps=99), len(expected) or 1)[: len(expected)] == expected
@@ -278,7 +278,9 @@ def test_one_local_step_is_the_distributed_power_method():
 def test_more_local_steps_get_near_in_fewer_rounds():
     data = arrays(rows={"a": 900, "b": 900})
     near = {
-        p: projection_distance(solve(FedPower(local_steps=p, rounds=4, tol=0.0), data)[0].estimate.basis, pooled(data)[0])
+        p: projection_distance(
+            solve(FedPower(local_steps=p, rounds=4, tol=0.0), data)[0].estimate.basis, pooled(data)[0]
+        )
         for p in (1, 4)
     }
     assert near[4] < near[1] / 2
@@ -293,7 +295,9 @@ def test_alignment_matters_where_columns_turn():
     for align in ("procrustes", None):
         _, questions = solve(FedPower(local_steps=8, rounds=3, tol=0.0, align=align), data)
         aggregate = []
-        solve(FedPower(local_steps=8, rounds=2, tol=0.0, align=align), data, watch=lambda q, o, a=aggregate: a.append(o))
+        solve(
+            FedPower(local_steps=8, rounds=2, tol=0.0, align=align), data, watch=lambda q, o, a=aggregate: a.append(o)
+        )
         distances[align] = np.linalg.svd(aggregate[0].value, compute_uv=False)[-1]
         assert len(questions) == 3
     assert distances["procrustes"] > 1.2 * distances[None]

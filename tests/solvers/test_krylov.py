@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fedspan.solvers.krylov as krylov
 from fedspan.errors import ConfigurationError
 from fedspan.linalg import orth
 from fedspan.metrics import projection_distance
@@ -53,8 +54,6 @@ def test_a_small_basis_restarts_and_finds_the_same(max_basis):
 
 @pytest.mark.parametrize("max_basis", [3, 5])
 def test_the_basis_never_exceeds_its_bound(max_basis, monkeypatch):
-    import fedspan.solvers.krylov as krylov
-
     widths, kept = [], krylov.orth_against
 
     def spy(block, basis, *settings):

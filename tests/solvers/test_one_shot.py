@@ -93,8 +93,8 @@ def test_some_sites_will_do(solver):
 
 def randomized(data, omega, k):
     """Algorithm 6 with the random matrix given, its n x r matrix and all."""
-    A = np.vstack(list(data.values()))  # noqa: N806
-    Q, _ = np.linalg.qr(A @ (A.T @ (A @ omega)))  # line 3  # noqa: N806
+    A = np.vstack(list(data.values()))
+    Q, _ = np.linalg.qr(A @ (A.T @ (A @ omega)))  # line 3
     _, sigma, vt = np.linalg.svd(Q.T @ A, full_matrices=False)  # lines 5-6
     return vt[:k].T, sigma[:k] ** 2
 

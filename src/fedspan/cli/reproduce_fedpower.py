@@ -155,6 +155,8 @@ def _checks(rows: list[dict[str, Any]]) -> dict[str, Any]:
     ratio, where, column = max(judged, default=(0.0, "nothing measured", "none"))
     return {
         "within": bool(judged) and ratio <= WITHIN,
+        "cells": len(judged),
+        "cells_within": sum(over <= WITHIN for over, _, _ in judged),
         "worst": {"set": where, "column": column, "ratio": ratio},
         "procrustes_below_uda": bool(said) and not contrary,
         "judged": len(said),
@@ -202,7 +204,8 @@ def _check_lines(checks: dict[str, Any]) -> list[str]:
     where = f"not on {', '.join(contrary)}" if contrary else f"{checks['judged']} rows"
     return [
         f"- every FedPower variant within {WITHIN:.0f}x of the paper: {_yes(checks['within'])} "
-        f"(worst: {worst['set']}, {worst['column']}, {worst['ratio']:.2f}x)",
+        f"({checks['cells_within']} of {checks['cells']} cells; "
+        f"worst: {worst['set']}, {worst['column']}, {worst['ratio']:.2f}x)",
         f"- Procrustes below UDA where the paper says so: {_yes(checks['procrustes_below_uda'])} ({where})",
     ]
 

@@ -77,4 +77,4 @@ def split(data: Any, parts: Sequence[Array], prefix: str = "site") -> dict[str, 
 
 def _check(rows: int, needed: int) -> None:
     if needed < 1 or rows < needed:
-        raise ConfigurationError(f"these sites need at least {needed} rows between them, there are {rows}; take fewer sites")
+        raise ConfigurationError(f"these sites need {needed} rows between them, there are {rows}; take fewer sites")

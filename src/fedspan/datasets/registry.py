@@ -1,7 +1,8 @@
 """Which sets there are, where each comes from, and in what form.
 
-Addresses were checked against public code that uses them; checksums are pinned where the publisher or
-scikit-learn states one. The others are recorded at the first download (see `fedspan.datasets.download`).
+Addresses are those their publishers, or widely used loaders, give; none was fetched when this was written, and an
+address that has moved is an error that names it. Checksums are pinned where the publisher or scikit-learn states one.
+The others are recorded at the first download (see `fedspan.datasets.download`), and a warning says so.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from fedspan.data import Preparation, Source, open_source
 from fedspan.data.prepared import Prepared
 from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError, DataError, FedspanError
-from fedspan.estimators.sites_argument import Sites, by_name, name_sites
+from fedspan.estimators.sites_argument import Sites, by_name, has_names, name_sites
 from fedspan.layers import OnRound
 from fedspan.model_file import load_model, save_model
 from fedspan.progress import round_printer
@@ -55,6 +55,8 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         folder = None if self.run_folder is None else Path(self.run_folder)
         result = run(study, sources, engine=self.engine, folder=folder, resume=self.resume, watchers=watchers)
         self._learn(result, np.result_type(*(source.dtype for source in sources.values())))
+        if hasattr(self, "feature_names_in_") and not has_names(sites):
+            del self.feature_names_in_
         return self
 
     def _open(self, sites: Sites, sample_weight: Any, site_weight: Any) -> dict[str, Source]:

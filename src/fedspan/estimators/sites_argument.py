@@ -37,6 +37,13 @@ def name_sites(sites: Sites) -> dict[str, Any] | None:
     return None
 
 
+def has_names(sites: Sites) -> bool:
+    """Whether columns are known by names: a frame's default 0, 1, 2 are positions, to scikit-learn and to us."""
+    items = sites.values() if isinstance(sites, Mapping) else sites if isinstance(sites, list | tuple) else [sites]
+    frames = [item for item in items if hasattr(item, "columns") and hasattr(item, "dtypes")]
+    return all(isinstance(label, str) for frame in frames for label in frame.columns)
+
+
 def by_name(values: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return per-site values by site name, whether they came as a dict or in the order of the sites."""
     if values is None:
