@@ -82,9 +82,7 @@ def test_theorem_5_by_hand():
     bound = toy(rho=rho, epsilon=0.5, delta=1e-5, rank=2).theorem_5
     sigma = 20 / (0.5 * 100) * math.sqrt(2 * math.log(1.25 * 20 / 1e-5))
     common = 1 / 3 / (1 - (1 - 0.75) * rho)
-    noise = (
-        common * sigma * math.sqrt(1 / 16 + 9 / 16) * math.sqrt(2) * (math.sqrt(2) + math.sqrt(math.log(20)))
-    )
+    noise = common * sigma * math.sqrt(1 / 16 + 9 / 16) * math.sqrt(2) * (math.sqrt(2) + math.sqrt(math.log(20)))
     local = common * 4 * (eta + (2 + eta) * rho)
     assert bound.noise_scale == pytest.approx(sigma)
     assert bound.noise == pytest.approx(noise)

@@ -27,9 +27,7 @@ def cache(monkeypatch, tmp_path):
 
     def only_here(request, *args, **kwargs):
         address = urlsplit(request.full_url)
-        assert address.scheme == "file" or address.hostname == "127.0.0.1", (
-            f"a test asked for {request.full_url}"
-        )
+        assert address.scheme == "file" or address.hostname == "127.0.0.1", f"a test asked for {request.full_url}"
         return real_open(request, *args, **kwargs)
 
     monkeypatch.setattr(urllib.request, "urlopen", only_here)

@@ -162,9 +162,7 @@ def test_a_damaged_record_of_checksums_is_said(server, register, cache):
 def test_sparse_sets_survive_the_cache(server, register):
     text = b"1 1:1 3:1\n-1 2:1\n1\n"
     server.shelf["/s"] = text
-    register(
-        f"{server.address}/s", lambda paths: libsvm(paths, n_features=4), checksum=md5(text), shape=(3, 4)
-    )
+    register(f"{server.address}/s", lambda paths: libsvm(paths, n_features=4), checksum=md5(text), shape=(3, 4))
     found = load("toy")
     np.testing.assert_array_equal(found.X.toarray(), [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
     np.testing.assert_array_equal(found.y, [1, -1, 1])

@@ -103,9 +103,7 @@ def test_low_rank_sites_span_their_basis():
 
 
 def test_heterogeneity_tunes_eta_and_more_rows_shrink_it():
-    etas = [
-        local_approximation(sites=low_rank_sites(4, 4000, heterogeneity=h).sites) for h in (0, 0.3, 0.6, 1)
-    ]
+    etas = [local_approximation(sites=low_rank_sites(4, 4000, heterogeneity=h).sites) for h in (0, 0.3, 0.6, 1)]
     assert etas == sorted(etas)
     assert etas[0] < 0.15 < 0.5 < etas[-1]
     few, many = (local_approximation(sites=low_rank_sites(4, n).sites) for n in (200, 20_000))

@@ -135,6 +135,18 @@ def test_directions_just_above_the_threshold_are_orthogonal_to_the_basis():
     is_orthonormal(np.hstack([basis, added]))
 
 
+def test_nearly_dependent_columns_are_orthogonal_to_the_basis_too():
+    """What tells them apart is small, and so is what rounding left of the basis in them."""
+    rng = np.random.default_rng(2)
+    basis = orth(rng.standard_normal((40, 8)))
+    u, v, w = orth_against(rng.standard_normal((40, 3)), basis)[0].T
+    block = 1e3 * basis @ rng.standard_normal((8, 3)) + np.column_stack([v, v + 1e-9 * w, v - 1e-10 * u])
+    added, rest = orth_against(block, basis)
+    assert added.shape[1] == 3
+    is_orthonormal(np.hstack([basis, added]))
+    np.testing.assert_allclose(basis.T @ rest, 0, atol=1e-15)
+
+
 # ---- alignment -------------------------------------------------------------------------------------------------
 
 

@@ -70,9 +70,7 @@ def read_recorded(cache: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except ValueError as reason:
-        raise FileError(
-            f"{path} is not valid JSON ({reason}); correct it, or delete it to start anew"
-        ) from reason
+        raise FileError(f"{path} is not valid JSON ({reason}); correct it, or delete it to start anew") from reason
     return {str(url): str(digest) for url, digest in recorded.items()}
 
 
@@ -127,15 +125,12 @@ def _verify(entry: Entry, file: RemoteFile, path: Path, recorded: Mapping[str, s
             "line from checksums.json in the cache folder"
         )
         raise FileError(
-            f"{file.filename} of {entry.name} has checksum {found}, expected {expected}: {way_out}. "
-            "Nothing was stored"
+            f"{file.filename} of {entry.name} has checksum {found}, expected {expected}: {way_out}. Nothing was stored"
         )
     return None if file.checksum else found
 
 
-def _parse(
-    entry: Entry, parse: Callable[..., dict[str, NDArray[Any]]], paths: list[Path]
-) -> dict[str, NDArray[Any]]:
+def _parse(entry: Entry, parse: Callable[..., dict[str, NDArray[Any]]], paths: list[Path]) -> dict[str, NDArray[Any]]:
     try:
         parts = parse(paths)
     except FedspanError:
@@ -174,9 +169,7 @@ def _record(cache: Path, checksums: Mapping[str, str]) -> None:
 
 def _warn_unpinned(entry: Entry, unpinned: Mapping[str, str], recorded: Mapping[str, str]) -> None:
     for url, digest in unpinned.items():
-        known = (
-            "it equals the first download" if url in recorded else f"its {digest} is recorded for later ones"
-        )
+        known = "it equals the first download" if url in recorded else f"its {digest} is recorded for later ones"
         warnings.warn(
             f"{url} has no published checksum, so the content of {entry.name} was not verified; {known}",
             UnpinnedDownload,

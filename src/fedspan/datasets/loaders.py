@@ -90,9 +90,7 @@ def load(name: str, *, dtype: DTypeLike = np.float64, download: bool = True) -> 
     """
     entry = find(name)
     if not np.issubdtype(np.dtype(dtype), np.floating):
-        raise ConfigurationError(
-            f"dtype is {np.dtype(dtype)}; expected a floating type, such as numpy.float32"
-        )
+        raise ConfigurationError(f"dtype is {np.dtype(dtype)}; expected a floating type, such as numpy.float32")
     if entry.bundled is not None:
         return _from_sklearn(entry, entry.bundled, dtype)
     folder, cache = _data_folder(), _cache_folder()
@@ -162,13 +160,10 @@ def _assemble(entry: Entry, parts: dict[str, NDArray[Any]], path: Path, dtype: D
         X_test = parts.pop("X_test").astype(dtype) if "X_test" in parts else None
     else:
         raise FileError(
-            f"{path} holds the arrays {sorted(parts)}; "
-            "expected X (dense), or data, indices, indptr and shape (CSR)"
+            f"{path} holds the arrays {sorted(parts)}; expected X (dense), or data, indices, indptr and shape (CSR)"
         )
     y, y_test = (_labels(parts.pop(key, None)) for key in ("y", "y_test"))
-    extras = {
-        key: np.char.decode(value) if value.dtype.kind == "S" else value for key, value in parts.items()
-    }
+    extras = {key: np.char.decode(value) if value.dtype.kind == "S" else value for key, value in parts.items()}
     return Dataset(
         entry.name, X, y, X_test, y_test, columns, extras, entry.source, str(path), entry.licence, entry.notes
     )

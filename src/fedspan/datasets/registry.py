@@ -47,12 +47,8 @@ def _libsvm(name: str, shape: tuple[int, int], *paths: str, dense: bool = False,
 
 def _idx(name: str, base: str, source: str, licence: str, md5: tuple[str, str, str, str]) -> Entry:
     stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    files = (
-        RemoteFile(f"{base}{stem}-ubyte.gz", f"md5:{sum_}") for stem, sum_ in zip(stems, md5, strict=True)
-    )
-    return Entry(
-        name, source, tuple(files), formats.idx_images, (60000, 784), licence, "28 x 28 images, 0 to 255"
-    )
+    files = (RemoteFile(f"{base}{stem}-ubyte.gz", f"md5:{sum_}") for stem, sum_ in zip(stems, md5, strict=True))
+    return Entry(name, source, tuple(files), formats.idx_images, (60000, 784), licence, "28 x 28 images, 0 to 255")
 
 
 def _interactions(name: str, shape: tuple[int, int]) -> Entry:
@@ -160,9 +156,7 @@ _ALL = (
         for name, d in (("acoustic", 50), ("combined", 100))
     ),
     replace(
-        _libsvm(
-            "housing_scale", (506, 13), "regression/housing_scale", dense=True, notes="scaled to [-1, 1]"
-        ),
+        _libsvm("housing_scale", (506, 13), "regression/housing_scale", dense=True, notes="scaled to [-1, 1]"),
         columns=_HOUSING_COLUMNS,
     ),
     Entry(
@@ -219,11 +213,7 @@ _ALL = (
     Entry(
         "emnist",
         "https://www.nist.gov/itl/products-and-services/emnist-dataset",
-        (
-            RemoteFile(
-                "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e"
-            ),
-        ),
+        (RemoteFile("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e"),),
         formats.emnist,
         (112800, 784),
         notes="the balanced split, 47 classes, images turned upright; the archive is about half a gigabyte",

@@ -192,18 +192,14 @@ def _check_schedule(local_steps: int, iterations: int, participants: int | None,
             "1 <= local_steps <= iterations, so that the sites communicate at least once"
         )
     if participants is not None and not 1 <= participants <= n_sites:
-        raise ConfigurationError(
-            f"participants is {participants}; expected 1 to {n_sites}, the number of sites"
-        )
+        raise ConfigurationError(f"participants is {participants}; expected 1 to {n_sites}, the number of sites")
 
 
 def _check_privacy(epsilon: float | None, delta: float | None) -> None:
     if (epsilon is None) != (delta is None):
         raise ConfigurationError(f"epsilon is {epsilon}, delta {delta}; give both, or neither for no noise")
     if epsilon is not None and delta is not None and not (epsilon > 0 and 0 < delta < 1):
-        raise ConfigurationError(
-            f"epsilon is {epsilon}, delta {delta}; expected epsilon > 0 and 0 < delta < 1"
-        )
+        raise ConfigurationError(f"epsilon is {epsilon}, delta {delta}; expected epsilon > 0 and 0 < delta < 1")
 
 
 def _check_levels(rho: float | None, target: float) -> None:

@@ -94,13 +94,9 @@ def site_covariances(
     """Bring Grams with counts, or the sites' rows, to the list of M_i and their row counts."""
     if (grams is None) == (sites is None):
         given = "neither" if grams is None else "both"
-        raise ConfigurationError(
-            f"give the sites' Gram matrices (grams=) or their rows (sites=); {given} given"
-        )
+        raise ConfigurationError(f"give the sites' Gram matrices (grams=) or their rows (sites=); {given} given")
     if grams is not None and counts is None:
-        raise ConfigurationError(
-            "Gram matrices do not tell how many rows they stand for; give the row counts too"
-        )
+        raise ConfigurationError("Gram matrices do not tell how many rows they stand for; give the row counts too")
     if sites is not None:
         rows = [as_rows(site, f"sites[{i}]") for i, site in enumerate(sites)]
         covariances = [_gram(a) / a.shape[0] for a in rows]
@@ -114,9 +110,7 @@ def site_covariances(
             "expected at least one site and a positive count for each"
         )
     if len({m.shape for m in covariances}) > 1:
-        raise DataError(
-            f"sites have {[m.shape[0] for m in covariances]} columns; all must have the same columns"
-        )
+        raise DataError(f"sites have {[m.shape[0] for m in covariances]} columns; all must have the same columns")
     return covariances, sizes
 
 

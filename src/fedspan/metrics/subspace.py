@@ -178,9 +178,7 @@ def as_matrix(matrix: ArrayLike, name: str) -> Array:
     """Float64 matrix with finite entries, at least one row and one column."""
     array = np.asarray(matrix, dtype=np.float64)
     if array.ndim != 2 or 0 in array.shape:
-        raise DataError(
-            f"{name} has shape {array.shape}; expected a d x k matrix (a single vector: reshape(-1, 1))"
-        )
+        raise DataError(f"{name} has shape {array.shape}; expected a d x k matrix (a single vector: reshape(-1, 1))")
     if not np.isfinite(array).all():
         raise DataError(f"{name} holds nan or infinite entries; remove or impute them first")
     return array

@@ -95,8 +95,7 @@ class Problem:
         ratio = 1.25 * self.rounds * chance / self.delta
         if ratio <= 1:
             raise ConfigurationError(
-                f"delta is {self.delta:g}; the noise of Algorithm 3 needs a delta below "
-                f"{1.25 * self.rounds * chance:g}"
+                f"delta is {self.delta:g}; the noise of Algorithm 3 needs a delta below {1.25 * self.rounds * chance:g}"
             )
         return self.rounds / (self.epsilon * float(self.sizes.min())) * math.sqrt(2 * math.log(ratio))
 
@@ -142,17 +141,12 @@ def lemma_14(
     """delta_k, gamma_k and the limit of C_t, from the spectra of M and of all M_i."""
     delta_k = min(float(np.abs(values[k:] - sigma[k - 1]).min()) for values, _ in spectra)
     # A site without k directions of its own never contracts: ratio 1.
-    ratios = [
-        values[k] / values[k - 1] if values[k - 1] > 0 else 1.0
-        for values in (sigma, *(v for v, _ in spectra))
-    ]
+    ratios = [values[k] / values[k - 1] if values[k - 1] > 0 else 1.0 for values in (sigma, *(v for v, _ in spectra))]
     largest = [principal_angles(leading[:, :k], vectors[:, :k])[-1] for _, vectors in spectra]
     return delta_k, float(max(ratios)), float(np.tan(max(largest)))
 
 
-def theorem_6(
-    problem: Problem, delta_k: float, gamma_k: float, c_t: float, steps: int
-) -> tuple[float, float]:
+def theorem_6(problem: Problem, delta_k: float, gamma_k: float, c_t: float, steps: int) -> tuple[float, float]:
     """The bounds (3.6), with Procrustes alignment, and (3.7), without, ``steps`` after a communication."""
     with np.errstate(over="ignore"):  # kappa^p may overflow: an infinite bound is still true
         power = float(np.float64(problem.kappa) ** steps)

@@ -134,10 +134,7 @@ def shared_representation(
     heads = rng.standard_normal((n_sites, k))
     heads *= np.sqrt(k) / np.linalg.norm(heads, axis=1, keepdims=True)
     X = [rng.standard_normal((n, n_features)) for n in counts]
-    y = [
-        x @ representation @ head + noise * rng.standard_normal(len(x))
-        for x, head in zip(X, heads, strict=True)
-    ]
+    y = [x @ representation @ head + noise * rng.standard_normal(len(x)) for x, head in zip(X, heads, strict=True)]
     return SharedRepresentation(X, y, representation, heads)
 
 

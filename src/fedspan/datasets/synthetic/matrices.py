@@ -37,9 +37,7 @@ def power_law(n_samples: int = 4000, n_features: int = 400, *, alpha: float = 1.
     return np.asarray((rng.standard_normal((n_samples, n_features)) * deviations) @ axes.T)
 
 
-def geometric_spectrum(
-    n_samples: int = 10_000, n_features: int = 500, *, xi: float = 1.01, seed: Seed = 0
-) -> Array:
+def geometric_spectrum(n_samples: int = 10_000, n_features: int = 500, *, xi: float = 1.01, seed: Seed = 0) -> Array:
     """Matrix with singular values xi^(1-i) and random singular vectors (FAPS (23), (24)).
 
     The paper's A = U Sigma V' is features x samples; this is its transpose, samples in rows. Its singular
@@ -62,8 +60,7 @@ def geometric_spectrum(
     positive(n_samples=n_samples, n_features=n_features)
     if n_features > n_samples or xi <= 1:
         raise ConfigurationError(
-            f"n_samples is {n_samples}, n_features {n_features}, xi {xi}; "
-            "expected n_features <= n_samples and xi > 1"
+            f"n_samples is {n_samples}, n_features {n_features}, xi {xi}; expected n_features <= n_samples and xi > 1"
         )
     rng = np.random.default_rng(seed)
     left = np.linalg.qr(rng.uniform(-1, 1, (n_features, n_features)))[0]
