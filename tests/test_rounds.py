@@ -205,8 +205,9 @@ def test_a_carried_reply_is_a_parent_though_it_is_not_counted_yet():
 # ---- answering -------------------------------------------------------------------------------------------------
 
 
-def ask(site, number, parent=None, step=echo, message="m"):
-    return answer(site, Round(step, message, number=number, parents={} if parent is None else {site.id: parent}))
+def ask(site, number, parent=None, step=echo, message="m", terms=None):
+    parents = {} if parent is None else {site.id: parent}
+    return answer(site, Round(step, message, number=number, parents=parents, terms=terms))
 
 
 def test_a_step_goes_on_from_the_state_of_its_parent():
@@ -229,9 +230,12 @@ def test_no_more_than_two_versions_are_kept():
 
 def test_lost_state_is_an_error_or_a_new_start_as_the_step_declares():
     restarting = replace(echo, lost="restart")
-    assert ask(Site("a", None), 5, parent=4, step=restarting).value["from"] == -1
+    assert ask(Site("a", None), 5, parent=4, step=restarting, terms={}).value["from"] == -1
+    assert ask(Site("a", None), 5, parent=4, step=replace(restarting, setup=True)).value["from"] == -1
     with pytest.raises(StateLost):
-        ask(Site("a", None), 5, parent=4)
+        ask(Site("a", None), 5, parent=4, terms={})
+    with pytest.raises(StateLost):  # without the study's terms it could not know how its rows were prepared
+        ask(Site("a", None), 5, parent=4, step=restarting)
 
 
 def test_a_step_without_state_keeps_the_state_there_is():

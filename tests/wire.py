@@ -64,8 +64,9 @@ class SiteEnd:
         self._log.asked.append((number, asked["step"], self.site.id, asked["message"]))
         step = self._counted(STEPS[asked["step"]], number)
         parents = {} if parent is None else {self.site.id: parent}
+        question = Round(step, asked["message"], number=number, parents=parents, terms=asked.get("terms"))
         try:
-            reply = answer(self.site, Round(step, asked["message"], number=number, parents=parents))
+            reply = answer(self.site, question)
         except FedspanError as error:
             return encode({"error": type(error).__name__, "text": str(error)})
         except (SiteDown, CoordinatorDown):
@@ -150,14 +151,18 @@ class Wire:
                 continue
             self._on_event("sending", question.number, name)
             reply = decode(self._post(name, question))
+            if reply.get("error") == "StateLost" and question.terms is not None:
+                reply = decode(self._post(name, question, terms=question.terms))
             if "error" in reply:
                 raise getattr(fedspan.errors, reply["error"], SiteError)(reply["text"])
             if fate != "reply":
                 self._on_event("arrived", question.number, name)
                 yield name, reply
 
-    def _post(self, name: str, question: Round) -> bytes:
+    def _post(self, name: str, question: Round, **more: Any) -> bytes:
+        """Send a question; the study's terms go along only to a site that says it lost its state."""
         parts = {
+            **more,
             "step": question.step.name,
             "message": question.message,
             "number": question.number,

@@ -109,6 +109,8 @@ class Round:
     number: int = -1
     parents: Mapping[str, int] = field(default_factory=dict)
     """For each site, the last round it answered: the state its step must go on from."""
+    terms: dict[str, Plain] | None = None
+    """The state every site has from set-up (the preparation), for one that lost its own and may restart."""
 
     @cached_property
     def digest(self) -> str:
@@ -172,7 +174,7 @@ class Step:
     """A site's half of a solver. The name travels, never the code.
 
     ``lost`` says what to do where the site no longer has the state it should go on from: ``"restart"`` from the
-    message alone, or ``"leave"`` the round. ``setup`` marks rounds that prepare data and are counted apart.
+    message and the study's terms, or ``"leave"`` the round. ``setup`` marks rounds that prepare data and are counted apart.
     """
 
     name: str
@@ -240,7 +242,7 @@ class Memory:
 class Site:
     """All that a step may see of a site."""
 
-    __slots__ = ("_rng", "data", "id", "memory", "policy", "round", "seed", "source", "state")
+    __slots__ = ("_rng", "data", "id", "memory", "policy", "reopen", "round", "seed", "source", "state")
 
     def __init__(
         self,
@@ -250,6 +252,7 @@ class Site:
         policy: Policy | None = None,
         memory: Memory | None = None,
         seed: int = 0,
+        reopen: Callable[[Site, dict[str, Plain]], None] | None = None,
     ) -> None:
         self.id = id
         self.source = source
@@ -259,6 +262,8 @@ class Site:
         self.policy = policy
         self.memory = Memory() if memory is None else memory
         self.seed = seed
+        self.reopen = reopen
+        """Sees the data again as a state says it was prepared."""
         self.round = -1
         self.state: dict[str, Plain] = {}
         self._rng: np.random.Generator | None = None
@@ -291,12 +296,14 @@ def answer(site: Site, question: Round) -> Reply:
         return known
     state = memory.version(parent)
     if state is None:
-        if question.step.lost == "leave":
+        if question.step.lost == "leave" or (question.terms is None and not question.step.setup):
             raise StateLost(
                 f"site {site.id!r} lost its state: round {question.number} ({question.step.name}) goes on from round "
                 f"{parent}, which this site does not have; restore the site's folder, or start the study anew"
             )
-        state = {}
+        state = question.terms or {}
+        if site.reopen is not None:
+            site.reopen(site, state)
     site.state, site.round, site._rng = state, question.number, None
     reply = question.step.run(site, question.message)
     memory.commit(question, parent, reply, state if reply.state is None else {**state, **reply.state})

@@ -168,13 +168,24 @@ def solve_rank(study: Study, facts: Facts, solver: Solver, k: int, init: Array |
         orth(start), k, total=facts.total if facts.total > 0 else 1.0, weight=facts.weight,
         precision=facts.precision, cohort=study.cohort, rng=rng,
     )  # fmt: skip
-    solution = yield from solver.solve(problem)
+    solution = yield from under({"preparation": facts.preparation}, solver.solve(problem))
     basis, values = solution.estimate
     missing = k - basis.shape[1]
     if missing > 0:  # the rows have fewer directions than k: the rest is any others, of value zero
         others = orth_against(problem.start, basis)[0]
         basis, values = np.hstack([basis, others[:, :missing]]), np.append(values, np.zeros(missing))
     return replace(solution, estimate=Estimate(basis[:, :k], values[:k]))
+
+
+def under(terms: dict[str, Any], solve: Solve[Solution]) -> Solve[Solution]:
+    """Name the study's terms in every question, so that a site which lost its state can restart."""
+    value = None
+    while True:
+        try:
+            question = solve.send(value)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        value = yield replace(question, terms=terms)
 
 
 def resolve_solver(study: Study, d: int, k: int) -> Solver:

@@ -62,7 +62,13 @@ def open_sites(sources: Mapping[str, Source], *, seed: int, folder: Path | None 
 def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None) -> Site:
     """Open one site and, where its memory holds a preparation, see its data through it again."""
     memory = Memory() if folder is None else DurableMemory(folder / name)
-    site = Site(name, source, memory=memory, seed=seed)
-    if memory.versions and "preparation" in memory.versions[0][1]:
-        install(site, memory.versions[0][1]["preparation"])
+    site = Site(name, source, memory=memory, seed=seed, reopen=reopen)
+    if memory.versions:
+        reopen(site, memory.versions[0][1])
     return site
+
+
+def reopen(site: Site, state: dict[str, Plain]) -> None:
+    """See a site's data as a state says it was prepared."""
+    if "preparation" in state:
+        install(site, state["preparation"])

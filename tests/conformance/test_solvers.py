@@ -249,6 +249,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, wired, tmp_path):
         assert traffic(resumed) == traffic(whole_run), number
 
 
+@pytest.mark.parametrize("name", ["power", "fedpower", "krylov", "uda", "dr-svd"])
+def test_a_resumed_run_is_the_same_to_the_bit_where_sites_begin_to_cache(name, tmp_path):
+    """Rows so tall that a site buys its Gram matrix after a few rounds: one that was restarted buys it then too."""
+    sites = rows_of(sizes={"a": 150, "b": 200}, d=30)
+    budget = {"rounds": 8, "tol": 0.0} if name in ("power", "fedpower") else {}
+    case = replace(CASES[0], solver=make(name, **budget))
+    whole_run = solve(case, sites, k=2)
+    for number in range(3, len(whole_run.history)):
+        folder = tmp_path / str(number)
+        with pytest.raises(CoordinatorDown):
+            solve(case, sites, k=2, engine=dies_in(number, InProcess), folder=folder)
+        assert bits(solve(case, sites, k=2, folder=folder, resume=True)) == bits(whole_run), number
+
+
 # ---- silent sites ----------------------------------------------------------------------------------------------
 
 

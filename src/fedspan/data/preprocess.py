@@ -81,6 +81,8 @@ class Facts:
     symmetric: bool
     missing: dict[str, float]
     """The share of missing entries at each site, where gaps are filled."""
+    preparation: dict[str, Plain]
+    """What every site installed."""
 
     @property
     def n_rows(self) -> int:
@@ -205,6 +207,7 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
         precision=max(float(np.finfo(d["dtype"]).eps) for d in described.values()),
         symmetric=symmetric,
         missing={s: d["missing"] for s, d in described.items()} if p.missing == "mean" else {},
+        preparation=agreed,
     )
 
 
