@@ -1,0 +1,68 @@
+"""Who is asked in a round, and how many answers are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedspan.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who is asked in a round, how many answers are waited for, and what becomes of the rest.
+
+    ``only`` names the sites (default: all); ``fraction`` of them is drawn by ``sample``: ``"uniform"`` without
+    replacement (FedPower scheme 2) or ``"by-size-with-replacement"`` (scheme 1: a site drawn twice counts twice).
+    The round ends with the ``first`` so many replies (default: all that were asked), and no reply later than
+    ``deadline`` seconds counts. A late reply is dropped, or with ``late="carry"`` joins the next round of its step.
+    """
+
+    only: tuple[str, ...] | None = None
+    fraction: float = 1.0
+    sample: str = "uniform"
+    first: int | None = None
+    deadline: float | None = None
+    late: str = "drop"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ConfigurationError(f"a cohort's fraction lies in (0, 1], got {self.fraction}")
+        if self.sample not in ("uniform", "by-size-with-replacement"):
+            raise ConfigurationError(f"sample is 'uniform' or 'by-size-with-replacement', got {self.sample!r}")
+        if self.first is not None and self.first < 1:
+            raise ConfigurationError(f"a round waits for at least 1 reply, got first={self.first}")
+        if self.deadline is not None and self.deadline <= 0:
+            raise ConfigurationError(f"a deadline is a positive number of seconds, got {self.deadline}")
+        if self.late not in ("drop", "carry"):
+            raise ConfigurationError(f"late replies are 'drop'ped or 'carry'-ed over, got {self.late!r}")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every site is asked and waited for."""
+        drawn = self.only is not None or self.fraction != 1 or self.sample != "uniform"
+        return not drawn and self.first is None and self.deadline is None
+
+    def draw(
+        self, names: Sequence[str], rng: np.random.Generator, sizes: Callable[[], Mapping[str, float]]
+    ) -> dict[str, int]:
+        """Return the sites to ask and how often each one's reply counts.
+
+        >>> Cohort(fraction=0.5).draw(["a", "b", "c", "d"], np.random.default_rng(0), dict)
+        {'c': 1, 'd': 1}
+        """
+        pool = list(names) if self.only is None else sorted(self.only)
+        strangers = set(pool) - set(names)
+        if strangers:
+            raise ConfigurationError(f"the cohort names {sorted(strangers)}, but the sites are {sorted(names)}")
+        if self.fraction == 1 and self.sample == "uniform":
+            return dict.fromkeys(pool, 1)
+        count = max(1, round(self.fraction * len(pool)))
+        if self.sample == "uniform":
+            return dict.fromkeys(sorted(rng.choice(pool, size=count, replace=False).tolist()), 1)
+        rows = sizes()
+        share = np.array([rows[name] for name in pool], dtype=float)
+        times = rng.multinomial(count, share / share.sum())
+        return {name: int(t) for name, t in zip(pool, times, strict=True) if t}
