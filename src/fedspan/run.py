@@ -92,8 +92,8 @@ def run(
     """Run a study on sites. With a folder, every round is recorded there and a stopped run can be resumed."""
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
-    journal = None if folder is None else open_journal(folder, study.fingerprint(sources), resume=resume)
     sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
+    journal = None if folder is None else open_journal(folder, study.fingerprint(sources), resume=resume)
     history: list[RoundRecord] = []
     solve = assemble(solve_study(study), journal, [lambda r, _: history.append(r), *watchers])
     facts, solver, solution = drive(solve, get_engine(engine)(sites, study.seed))
