@@ -158,7 +158,11 @@ def prepare(site: Site, message: dict[str, Plain]) -> Reply:
     """Install the preparation; reply this site's share of the total variance."""
     with _at(site):
         install(site, message)
-        return Reply(site.noised(total=np.array(site.data.total())), state={"preparation": message})
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = site.data.total()
+    if not np.isfinite(total):
+        raise DataError(f"site {site.id!r} has values so large that their squares overflow; rescale its columns")
+    return Reply(site.noised(total=np.array(total)), state={"preparation": message})
 
 
 def install(site: Site, preparation: dict[str, Plain]) -> None:

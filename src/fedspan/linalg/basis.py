@@ -29,6 +29,9 @@ def orth_against(block: Array, basis: Array, threshold: float = 1e-12) -> tuple[
     Directions that add nothing but rounding are dropped: below ``threshold`` times the block's largest column, or
     linearly dependent on the others. A rank-deficient block comes back narrower, one inside the basis empty.
     """
+    size = np.abs(block).max(initial=0.0)
+    unit = 2.0 ** np.frexp(size)[1] if size > 0 else 1.0  # norms square their entries; a power of two costs no digit
+    block = block / unit
     rest = block - basis @ (basis.T @ block)
     rest -= basis @ (basis.T @ rest)  # once more: "twice is enough" (Kahan, Parlett)
     sizes = np.linalg.norm(rest, axis=0)
@@ -38,7 +41,7 @@ def orth_against(block: Array, basis: Array, threshold: float = 1e-12) -> tuple[
     q = q @ turn[:, s > threshold]
     q -= basis @ (basis.T @ q)
     # q is orthonormal but for rounding, so one Cholesky factor of its Gram matrix mends it.
-    return (q @ np.linalg.inv(np.linalg.cholesky(q.T @ q)).T if q.shape[1] else q), rest
+    return (q @ np.linalg.inv(np.linalg.cholesky(q.T @ q)).T if q.shape[1] else q), unit * rest
 
 
 def procrustes(z: Array, reference: Array) -> Array:

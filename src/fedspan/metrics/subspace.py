@@ -154,7 +154,8 @@ def kkt_violation(Z: ArrayLike, GZ: ArrayLike, trace: float) -> float:
         raise DataError(f"Z has shape {basis.shape} and GZ {product.shape}; they must be the same")
     if not trace > 0:
         raise DataError(f"trace is {trace:g}; the Gram matrix of any data but zeros has a positive trace")
-    return float(np.linalg.norm(product - basis @ (basis.T @ product))) / float(trace)
+    scaled = product / float(trace)  # before the norm, whose squares would under- or overflow
+    return float(np.linalg.norm(scaled - basis @ (basis.T @ scaled)))
 
 
 def column_basis(matrix: ArrayLike, name: str) -> Array:

@@ -68,7 +68,7 @@ class BlockKrylov(Iterative):
             estimate = basis @ vectors[:, :k]
             block, rest = orth_against(product, basis)
             exhausted = block.shape[1] == 0  # span(Q) is invariant: nothing more to ask
-            met = tol > 0 and float(np.linalg.norm(rest @ vectors[new, :k])) <= tol * problem.total
+            met = tol > 0 and float(np.linalg.norm(rest / problem.total @ vectors[new, :k])) <= tol
             if exhausted or met:
                 break
             if width + block.shape[1] > store.shape[1]:
