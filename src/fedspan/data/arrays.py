@@ -214,7 +214,7 @@ def from_npy(path: Path) -> Source:
     """Map a ``.npy`` file: blocks are read as they are needed."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as cause:
+    except Exception as cause:  # a damaged header raises whatever its parser stumbles over
         raise FileError(f"{path}: not a readable .npy file ({cause}); was it cut short?") from cause
     if not isinstance(array, np.ndarray):
         raise FileError(f"{path}: not a .npy file; an archive of arrays should be called .npz")
