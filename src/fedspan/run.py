@@ -5,6 +5,7 @@ solver and set-up  ->  numbered  ->  observe  ->  record  ->  engine
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from fedspan.data import Facts, Preparation, Source
 from fedspan.data.preprocess import set_up
-from fedspan.encoding import Array, digest, write_atomically
+from fedspan.data.source import to_host
+from fedspan.encoding import Array, digest, encode, write_atomically
 from fedspan.engines import Engine, get_engine
-from fedspan.errors import ConfigurationError, DataError, ResumeError
+from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError
 from fedspan.layers import Journal, OnRound, RoundRecord, observe, record
 from fedspan.linalg import Estimate, canonical_signs, orth, orth_against
 from fedspan.rounds import Cohort, Solve, drive, numbered
@@ -45,7 +48,22 @@ class Study:
             "n_components": self.n_components, "solver": solver, "preparation": asdict(self.preparation),
             "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),
             "sites": {name: list(source.shape) for name, source in sorted(sources.items())},
+            "rows": {name: stamp(name, source) for name, source in sorted(sources.items())},
         }  # fmt: skip
+
+
+def stamp(name: str, source: Source) -> str:
+    """Return a digest of a site's columns, weights and rows, read once: a resumed run must not mix two data sets."""
+    names = None if source.columns is None else list(source.columns)
+    total = hashlib.sha256(encode([names, source.weights, float(source.site_weight)]))
+    try:
+        for block in source.blocks():
+            parts = (block.data, block.indices, block.indptr) if scipy.sparse.issparse(block) else (to_host(block),)
+            for part in parts:
+                total.update(np.ascontiguousarray(part).tobytes())
+    except (DataError, FileError) as error:
+        raise type(error)(f"site {name!r}: {error}") from error
+    return total.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -119,7 +137,16 @@ def open_journal(folder: Path, fingerprint: dict[str, Any], *, resume: bool) -> 
         return Journal(folder)
     if not terms.exists():
         raise ResumeError(f"{folder} holds no run to resume; start the study without resume")
-    recorded = json.loads(terms.read_text())
+    try:
+        recorded = json.loads(terms.read_text())
+    except ValueError as cause:
+        raise FileError(f"{terms} is damaged ({cause}); the run cannot resume") from cause
+    if fingerprint["sites"] == recorded.get("sites") and fingerprint["rows"] != recorded.get("rows"):
+        other = [name for name, value in fingerprint["rows"].items() if value != recorded.get("rows", {}).get(name)]
+        raise ResumeError(
+            f"{folder}: site {other[0]!r} has other rows, columns or weights than when this run began "
+            f"({len(other)} of {len(fingerprint['rows'])} sites); restore them, or use another folder"
+        )
     changed = [key for key in fingerprint if _plain(fingerprint[key]) != recorded.get(key)]
     if changed:
         key = changed[0]
