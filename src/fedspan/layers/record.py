@@ -31,6 +31,12 @@ class Journal:
         self._file = folder / "rounds.jsonl"
         self._answered = {line["round"]: line for line in self._read() if "answer" in line}
 
+    @property
+    def carrying(self) -> list[str]:
+        """Sites whose late replies waited for a next round: they lived in the engine, and died with it."""
+        last = {line["step"]: line.get("carried", []) for _, line in sorted(self._answered.items())}
+        return sorted({site for sites in last.values() for site in sites})
+
     def replay(self, question: Round) -> Outcome | None:
         """Return the recorded outcome of this round, if it has one."""
         line = self._answered.get(question.number)
