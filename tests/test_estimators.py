@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.decomposition import PCA, TruncatedSVD
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -60,6 +60,12 @@ def same_rows(ours, theirs, tolerance=1e-8):
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
+
+
+def test_a_budget_spent_in_vain_is_a_warning():
+    with pytest.warns(ConvergenceWarning, match="power used its budget, 2 rounds, and missed its tolerance"):
+        assert FederatedPCA(2, solver=Power(rounds=2)).fit(three_sites()).converged_ is False
+    assert FederatedPCA(2, solver=Power(rounds=2, tol=0)).fit(three_sites()).converged_ is None
 
 
 # ---- scikit-learn's numbers ------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ MODELS = {
     "uncentred": (lambda: FederatedPCA(2, center=False), SITES),
     "named": (lambda: FederatedPCA(2, solver="power"), FRAMES),
     "filled": (lambda: FederatedPCA(2, missing="mean"), GAPPY),
-    "settings": (lambda: FederatedPCA(2, solver=FedPower(sync=[1, 3, 5], align="sign")), SITES),
+    "settings": (lambda: FederatedPCA(2, solver=FedPower(sync=[1, 3, 5], align="sign", tol=0)), SITES),
     "cohort": (lambda: FederatedPCA(2, solver="power", participation=Cohort(only=("north",), first=1)), SITES),
     "fraction": (lambda: FederatedPCA(0.9, solver=BlockKrylov(oversampling=2)), SITES),
     "auto": (lambda: FederatedPCA("auto", solver="auto"), SITES),
@@ -51,6 +51,8 @@ def model(request):
 
 def rows(model):
     names = getattr(model, "feature_names_in_", None)
+    if getattr(model, "normalise", None) == "degree":
+        return np.abs(X)
     return X.astype(model.components_.dtype) if names is None else pd.DataFrame(X, columns=names)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
@@ -115,13 +116,30 @@ def test_a_cohort_of_strangers_is_refused():
         ({"fraction": float("nan")}, "fraction"),
         ({"sample": "by-size"}, "sample"),
         ({"first": 0}, "at least 1 reply"),
+        ({"fraction": "half"}, "fraction is a number"),
+        ({"fraction": None}, "fraction is a number"),
+        ({"first": 2.5}, "first is how many replies"),
+        ({"only": ()}, "only is a list of names of sites, or None for all"),
+        ({"only": "berlin"}, "only is a list of names of sites"),
+        ({"only": (1, 2)}, "only is a list of names of sites"),
+        ({"only": 3}, "only is a list of names of sites"),
         ({"deadline": 0.0}, "deadline"),
+        ({"deadline": float("nan")}, "deadline"),
+        ({"deadline": float("inf")}, "None to wait for all"),
+        ({"deadline": "soon"}, "deadline"),
         ({"late": "keep"}, "late"),
     ],
 )
 def test_impossible_cohorts_are_refused(settings, text):
     with pytest.raises(ConfigurationError, match=text):
         Cohort(**settings)
+
+
+def test_a_cohort_is_plain_data():
+    cohort = Cohort(only=["a", "b"], fraction=np.float64(0.5), first=np.int64(1), deadline=np.int32(3))
+    assert cohort == Cohort(only=("a", "b"), fraction=0.5, first=1, deadline=3.0)
+    assert json.loads(json.dumps(vars(cohort)))["first"] == 1
+    assert hash(cohort) == hash(Cohort(only=("a", "b"), fraction=0.5, first=1, deadline=3.0))
 
 
 # ---- questions -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from fedspan.data import Preparation
 from fedspan.errors import ConfigurationError, DataError, FileError
 from fedspan.rounds import Cohort
+from fedspan.run import run
 from fedspan.solvers import BlockKrylov, FedPower
 from fedspan.study_file import StudyFile, load_study
 
@@ -113,6 +114,12 @@ def test_n_components_is_a_number_a_share_or_auto(tmp_path: Path, wanted: str) -
         ("[sites]\na = { weight = 2 }\n", r"\[sites.a\] has no path"),
         ("[sites]\na = { path = 'a.csv', weight = 0 }\n", r"\[sites.a\] weight = 0.0: .* positive"),
         ("[sites]\n'../a' = 'a.csv'\n", "no slash"),
+        ("[sites]\na = { path = 'a.csv', header = 1 }\n", r"\[sites.a\] header = 1: expected true or false"),
+        ("[sites]\na = { path = 'a.csv', triples = 1 }\n", r"triples = 1: expected true, false or a table of options"),
+        ("[sites]\na = { path = 'a.csv', triples = { users = 'u' } }\n", r"\[sites.a\] triples has no key 'users'"),
+        ("[sites]\na = { path = 'a.csv', triples = { unknown = 'x' } }\n", 'unknown is "error" or "drop", got "x"'),
+        ("[sites]\na = { path = 'a.csv', triples = true, header = false }\n", "found by the names of their columns"),
+        (SITES + "[data]\ntriples = { item = 3 }\n", r"\[data\] triples item = 3: expected a text"),
         (SITES + "[data]\ncentre = true\n", r"\[data\] has no key 'centre'; did you mean 'center'\?"),
         (SITES + "[data]\nseed = 1\n", r"\[data\] has no key 'seed'; it belongs to \[run\]"),
         (SITES + "[data]\ncenter = 'yes'\n", r'center = "yes": expected true or false, got a text'),
@@ -170,6 +177,11 @@ def test_a_study_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         load_study(tmp_path / "study.toml")
 
 
+def test_a_mark_in_front_is_no_part_of_the_study(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_bytes(b"\xef\xbb\xbf" + SITES.encode())
+    assert load_study(tmp_path / "study.toml").sites.keys() == {"berlin"}
+
+
 # ---- opening the sites -----------------------------------------------------------------------------
 
 
@@ -194,6 +206,47 @@ def test_a_column_to_drop_must_be_somewhere(tmp_path: Path) -> None:
         two_sites(tmp_path, 'drop = ["patient_id", "notes"]\n').open_sources()
     with pytest.raises(DataError, match="site 'lyon': there is no column 'patient_id' to drop"):
         two_sites(tmp_path, lyon='{ path = "lyon.csv", drop = ["patient_id"] }').open_sources()
+
+
+def test_a_header_of_numbers_is_said_for_all_or_for_one(tmp_path: Path) -> None:
+    for name in ("berlin", "lyon"):
+        (tmp_path / f"{name}.csv").write_text("0,1\n5,6\n7,8\n")
+    sites = '[sites]\nberlin = "berlin.csv"\nlyon = { path = "lyon.csv", header = false }\n'
+    with pytest.raises(DataError, match=r"site 'berlin': .*header = true .*header = false"):
+        loaded(tmp_path, sites).open_sources()
+    sources = loaded(tmp_path, sites + '[data]\nheader = true\ndrop = ["1"]\n').sites
+    assert (sources["berlin"].header, sources["lyon"].header) == (True, False)
+    both = loaded(tmp_path, sites.replace("header = false", "weight = 2") + '[data]\nheader = true\ndrop = ["1"]\n')
+    assert [(s.columns, s.shape) for s in both.open_sources().values()] == [(("0",), (2, 1))] * 2
+
+
+def test_a_column_without_a_name_can_be_dropped(tmp_path: Path) -> None:
+    (tmp_path / "berlin.csv").write_text(",age,mass\n0,40,70\n1,41,71\n")
+    with pytest.raises(DataError, match="site 'berlin': .*column 1 of 3 has no name"):
+        loaded(tmp_path, SITES).open_sources()
+    assert loaded(tmp_path, SITES + '[data]\ndrop = [""]\n').open_sources()["berlin"].columns == ("age", "mass")
+
+
+def test_triples_are_named_in_a_study(tmp_path: Path) -> None:
+    (tmp_path / "north.csv").write_text("user,item,value\nann,tea,1\nbob,rye,2\nann,rye,3\n")
+    (tmp_path / "south.csv").write_text("who,what\ncid,rye\ncid,oat\ndan,oat\n")
+    text = (
+        '[sites]\nnorth = "north.csv"\n'
+        'south = { path = "south.csv", triples = { user = "who", item = "what", value = "none" } }\n'
+        '[data]\ntriples = true\ncolumns = "union-zero"\n[solve]\nestimator = "svd"\nn_components = 2\n'
+    )
+    study = loaded(tmp_path, text)
+    sources = study.open_sources()
+    assert (sources["north"].columns, sources["south"].columns) == (("rye", "tea"), ("oat", "rye"))
+    result = run(study.study(), sources)
+    pooled = np.array([[0, 3, 1], [0, 2, 0], [1, 1, 0], [1, 0, 0]])  # oat, rye, tea
+    np.testing.assert_allclose(result.estimate.values, np.linalg.svd(pooled, compute_uv=False)[:2] ** 2)
+    assert loaded(tmp_path, text).changes(study) == []
+    assert loaded(tmp_path, text.replace('"what"', '"who"')).changes(study) == ["sites"]
+    plain = loaded(
+        tmp_path, text.replace('triples = { user = "who", item = "what", value = "none" }', "triples = false")
+    )
+    assert (plain.sites["north"].triples, plain.sites["south"].triples) == ({}, None)
 
 
 def test_what_goes_wrong_at_a_site_names_it(tmp_path: Path) -> None:

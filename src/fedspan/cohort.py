@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +30,25 @@ class Cohort:
     late: str = "drop"
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ConfigurationError(f"a cohort's fraction lies in (0, 1], got {self.fraction}")
+        if not _is_number(self.fraction) or not 0 < self.fraction <= 1:
+            raise ConfigurationError(f"a cohort's fraction is a number in (0, 1], got {self.fraction!r}")
+        object.__setattr__(self, "fraction", float(self.fraction))
+        if self.only is not None:
+            object.__setattr__(self, "only", _names(self.only))
         if self.sample not in ("uniform", "by-size-with-replacement"):
             raise ConfigurationError(f"sample is 'uniform' or 'by-size-with-replacement', got {self.sample!r}")
-        if self.first is not None and self.first < 1:
-            raise ConfigurationError(f"a round waits for at least 1 reply, got first={self.first}")
-        if self.deadline is not None and self.deadline <= 0:
-            raise ConfigurationError(f"a deadline is a positive number of seconds, got {self.deadline}")
+        if self.first is not None:
+            if not isinstance(self.first, Integral) or isinstance(self.first, bool):
+                raise ConfigurationError(f"first is how many replies are waited for, an integer; got {self.first!r}")
+            if self.first < 1:
+                raise ConfigurationError(f"a round waits for at least 1 reply, got first={self.first}")
+            object.__setattr__(self, "first", int(self.first))
+        if self.deadline is not None:
+            if not _is_number(self.deadline) or not 0 < self.deadline < float("inf"):
+                raise ConfigurationError(
+                    f"a deadline is a positive, finite number of seconds, or None to wait for all; got {self.deadline!r}"
+                )
+            object.__setattr__(self, "deadline", float(self.deadline))
         if self.late not in ("drop", "carry"):
             raise ConfigurationError(f"late replies are 'drop'ped or 'carry'-ed over, got {self.late!r}")
 
@@ -66,3 +79,18 @@ class Cohort:
         share = np.array([rows[name] for name in pool], dtype=float)
         times = rng.multinomial(count, share / share.sum())
         return {name: int(t) for name, t in zip(pool, times, strict=True) if t}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _names(only: Any) -> tuple[str, ...]:
+    """Return the names of a cohort's sites as a tuple of texts; refuse what is none."""
+    expected = "only is a list of names of sites, or None for all"
+    if isinstance(only, str) or not isinstance(only, Iterable):
+        raise ConfigurationError(f"{expected}; got {only!r}")
+    names = tuple(only)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(f"{expected}; got {only!r}")
+    return tuple(str(name) for name in names)

@@ -5,20 +5,18 @@ solver and set-up  ->  numbered  ->  observe  ->  record  ->  engine
 
 from __future__ import annotations
 
-import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from fedspan.data import Facts, Preparation, Source
 from fedspan.data.preprocess import set_up
-from fedspan.data.source import to_host
-from fedspan.encoding import Array, digest, encode, write_atomically
+from fedspan.encoding import Array, digest, write_atomically
 from fedspan.engines import Engine, get_engine
 from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError
 from fedspan.layers import Journal, OnRound, RoundRecord, observe, record
@@ -48,22 +46,7 @@ class Study:
             "n_components": self.n_components, "solver": solver, "preparation": asdict(self.preparation),
             "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),
             "sites": {name: list(source.shape) for name, source in sorted(sources.items())},
-            "rows": {name: stamp(name, source) for name, source in sorted(sources.items())},
         }  # fmt: skip
-
-
-def stamp(name: str, source: Source) -> str:
-    """Return a digest of a site's columns, weights and rows, read once: a resumed run must not mix two data sets."""
-    names = None if source.columns is None else list(source.columns)
-    total = hashlib.sha256(encode([names, source.weights, float(source.site_weight)]))
-    try:
-        for block in source.blocks():
-            parts = (block.data, block.indices, block.indptr) if scipy.sparse.issparse(block) else (to_host(block),)
-            for part in parts:
-                total.update(np.ascontiguousarray(part).tobytes())
-    except (DataError, FileError) as error:
-        raise type(error)(f"site {name!r}: {error}") from error
-    return total.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -110,15 +93,43 @@ def run(
     """Run a study on sites. With a folder, every round is recorded there and a stopped run can be resumed."""
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
-    sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
+    existed = folder is not None and folder.exists()
     journal = None if folder is None else open_journal(folder, study.fingerprint(sources), resume=resume)
+    try:
+        return _run(study, sources, journal, folder, get_engine(engine), watchers)
+    except (ConfigurationError, DataError, FileError):
+        if folder is not None and not resume:  # nothing was learnt: leave nothing half-written behind
+            discard(folder, existed=existed)
+        raise
+
+
+def _run(
+    study: Study,
+    sources: Mapping[str, Source],
+    journal: Journal | None,
+    folder: Path | None,
+    engine: Engine,
+    watchers: Sequence[OnRound],
+) -> Result:
+    sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
     history: list[RoundRecord] = []
     solve = assemble(solve_study(study), journal, [lambda r, _: history.append(r), *watchers])
-    facts, solver, solution = drive(solve, get_engine(engine)(sites, study.seed))
+    facts, solver, solution = drive(solve, engine(sites, study.seed))
     basis, values = solution.estimate
     if not facts.symmetric:
         values = np.maximum(values, 0.0)
     return Result(Estimate(canonical_signs(basis), values), facts, solver, solution.converged, history)
+
+
+def discard(folder: Path, *, existed: bool) -> None:
+    """Remove what a failed run left: the folder it made, or just its own parts of one that was there."""
+    if not existed:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for part in (folder / "rounds", folder / "sites"):
+        shutil.rmtree(part, ignore_errors=True)
+    for part in (folder / "terms.json", folder / "rounds.jsonl"):
+        part.unlink(missing_ok=True)
 
 
 def assemble(solve: Solve[Any], journal: Journal | None, watchers: Sequence[OnRound]) -> Solve[Any]:
@@ -141,12 +152,6 @@ def open_journal(folder: Path, fingerprint: dict[str, Any], *, resume: bool) -> 
         recorded = json.loads(terms.read_text())
     except ValueError as cause:
         raise FileError(f"{terms} is damaged ({cause}); the run cannot resume") from cause
-    if fingerprint["sites"] == recorded.get("sites") and fingerprint["rows"] != recorded.get("rows"):
-        other = [name for name, value in fingerprint["rows"].items() if value != recorded.get("rows", {}).get(name)]
-        raise ResumeError(
-            f"{folder}: site {other[0]!r} has other rows, columns or weights than when this run began "
-            f"({len(other)} of {len(fingerprint['rows'])} sites); restore them, or use another folder"
-        )
     changed = [key for key in fingerprint if _plain(fingerprint[key]) != recorded.get(key)]
     if changed:
         key = changed[0]
@@ -168,13 +173,13 @@ def solve_study(study: Study) -> Solve[tuple[Facts, Solver, Solution]]:
     facts = yield from set_up(study.preparation)
     check_rank(study.n_components, facts)
     if isinstance(study.n_components, int):
-        solver = resolve_solver(study, facts.features, study.n_components)
+        solver = resolve_solver(study, facts.features, study.n_components, symmetric=facts.symmetric)
         solution = yield from solve_rank(study, facts, solver, study.n_components, study.init)
         return facts, solver, solution
     most = min(facts.features, facts.n_rows)
     k, init = min(16, most), study.init
     while True:  # double the rank until the rule is satisfied inside it, each time from the last answer
-        solver = resolve_solver(study, facts.features, k)
+        solver = resolve_solver(study, facts.features, k, symmetric=facts.symmetric)
         solution = yield from solve_rank(study, facts, solver, k, init)
         basis, values = solution.estimate
         if isinstance(study.n_components, float):
@@ -221,7 +226,7 @@ def under(terms: dict[str, Any], solve: Solve[Solution]) -> Solve[Solution]:
         value = yield replace(question, terms=terms)
 
 
-def resolve_solver(study: Study, d: int, k: int) -> Solver:
+def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> Solver:
     """Return the solver asked for, or the one that fits; refuse a cohort it cannot honour."""
     solver = study.solver
     if solver == "auto":
@@ -233,6 +238,8 @@ def resolve_solver(study: Study, d: int, k: int) -> Solver:
             f"{NAMES[type(solver)]} needs every site in every round, but the cohort is {study.cohort}; "
             f"take fedpower or power, or ask all sites"
         )
+    if symmetric and NAMES[type(solver)] == "dr-svd":
+        raise ConfigurationError("dr-svd multiplies rows, of which shares of a symmetric matrix have none; take krylov")
     if study.cohort.sample != "uniform" and NAMES[type(solver)] != "fedpower":
         raise ConfigurationError("sampling by size with replacement is FedPower's scheme 1; take solver fedpower")
     return solver

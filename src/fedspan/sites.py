@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy.sparse
+
 from fedspan.data import Source
 from fedspan.data.preprocess import install
+from fedspan.data.source import to_host
 from fedspan.encoding import Plain, decode, encode, write_atomically
-from fedspan.errors import RoundConflict
+from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError, RoundConflict
 from fedspan.rounds import Memory, Reply, Round, Site
 
 
@@ -19,14 +25,24 @@ class DurableMemory(Memory):
 
     A round asked again with the same question gets the same bytes again, so no noise is ever drawn twice for one
     round; asked again with another question, or after the site went on, it is refused and the refusal is logged.
+    A digest of the site's ``rows`` is kept too, at the site: a run must not go on with another data set.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rows: str = "") -> None:
         super().__init__()
+        self._rows = rows
         self._file, self._log = folder / "memory", folder / "refused.jsonl"
         self._last: dict[str, Plain] | None = None
         if self._file.exists():
-            kept = decode(self._file.read_bytes())
+            try:
+                kept = decode(self._file.read_bytes())
+            except FileError as error:
+                raise FileError(f"{self._file}: the site's memory is damaged ({error})") from error
+            if kept["rows"] != rows:
+                raise ResumeError(
+                    f"site {folder.name!r} has other rows, columns or weights than when this run began; restore them, "
+                    f"or start the study anew in another folder"
+                )
             self._last = kept["last"]
             self.versions = tuple((number, state) for number, state in kept["versions"])
 
@@ -50,7 +66,11 @@ class DurableMemory(Memory):
         self._last = {
             "round": question.number, "question": question.digest, "value": reply.value, "weight": reply.weight,
         }  # fmt: skip
-        kept = {"last": self._last, "versions": [[number, state] for number, state in self.versions]}
+        kept = {
+            "last": self._last,
+            "versions": [[number, state] for number, state in self.versions],
+            "rows": self._rows,
+        }
         write_atomically(self._file, encode(kept))
 
 
@@ -61,11 +81,39 @@ def open_sites(sources: Mapping[str, Source], *, seed: int, folder: Path | None 
 
 def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None) -> Site:
     """Open one site and, where its memory holds a preparation, see its data through it again."""
-    memory = Memory() if folder is None else DurableMemory(folder / name)
+    if folder is not None and not is_folder_name(name):
+        raise ConfigurationError(
+            f"site {name!r} cannot keep its memory in a folder of that name; with a run folder a site's name has no "
+            f"slash, no dot in front, and at most 200 bytes"
+        )
+    memory = Memory() if folder is None else DurableMemory(folder / name, rows_digest(name, source))
     site = Site(name, source, memory=memory, seed=seed, reopen=reopen)
     if memory.versions:
         reopen(site, memory.versions[0][1])
     return site
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a site's name can be a folder's inside the run folder, and nowhere else.
+
+    >>> is_folder_name("north 2"), is_folder_name("../x"), is_folder_name("")
+    (True, False, False)
+    """
+    return re.fullmatch(r"[^./\\\0][^/\\\0]*", name) is not None and len(name.encode()) <= 200
+
+
+def rows_digest(name: str, source: Source) -> str:
+    """Return a digest of a site's columns, weights and rows, read once."""
+    names = None if source.columns is None else list(source.columns)
+    total = hashlib.sha256(encode([names, source.weights, float(source.site_weight)]))
+    try:
+        for block in source.blocks():
+            parts = (block.data, block.indices, block.indptr) if scipy.sparse.issparse(block) else (to_host(block),)
+            for part in parts:
+                total.update(np.ascontiguousarray(part).tobytes())
+    except (DataError, FileError) as error:
+        raise type(error)(f"site {name!r}: {error}") from error
+    return total.hexdigest()
 
 
 def reopen(site: Site, state: dict[str, Plain]) -> None:

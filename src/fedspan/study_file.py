@@ -3,7 +3,8 @@
 `load_study` reads one into a `StudyFile` and refuses what it does not understand: an unknown key with the
 nearest known one, a wrong type with what was given and expected. Paths are relative to the file's folder.
 
-The text ``"none"`` in ``[solve.settings]`` stands for no value, which TOML cannot write: ``align = "none"``.
+The text ``"none"`` in ``[solve.settings]`` and for the ``value`` of triples stands for no value, which TOML cannot
+write: ``align = "none"``.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ PREPARATION = {
     "scale": FLAG, "normalise": TEXT, "weight_column": TEXT,
 }  # fmt: skip
 COHORT = {"only": NAMES, "fraction": NUMBER, "sample": TEXT, "first": WHOLE, "deadline": NUMBER, "late": TEXT}
+TRIPLES = {"user": TEXT, "item": TEXT, "value": TEXT, "vocabulary": NAMES, "unknown": TEXT}
+EITHER = Kind("true, false or a table of options", lambda v: FLAG.fits(v) or TABLE.fits(v))
+LAYOUT = {"delimiter": TEXT, "decimal": TEXT, "header": FLAG, "triples": EITHER}
+"""How files are written: for all in [data], for one in its own table."""
 KEYS: dict[str, tuple[str, ...]] = {
-    "data": (*PREPARATION, "drop", "delimiter", "decimal"),
+    "data": (*PREPARATION, "drop", *LAYOUT),
     "solve": ("estimator", "n_components", "solver", "settings"),
     "participation": tuple(COHORT),
     "run": ("secure", "engine", "seed", "folder"),
 }
 """The keys of each table; [sites] has one for each site."""
-SITE_KEYS = ("path", "weight", "delimiter", "decimal", "drop")
+SITE_KEYS = ("path", "weight", "drop", *LAYOUT)
 _HOMES = {key: f"[{table}]" for table, keys in KEYS.items() for key in keys}
 _LATER = "is not available in this version of fedspan"
 
@@ -55,6 +60,10 @@ class SiteEntry:
     weight: float = 1.0
     delimiter: str | None = None
     decimal: str = "."
+    header: bool | None = None
+    """Whether a text file begins with a header; None looks."""
+    triples: dict[str, Any] | None = None
+    """The options of `read_triples`, where the file holds triples."""
     drop: tuple[str, ...] = ()
 
 
@@ -99,7 +108,7 @@ class StudyFile:
         with _prefixed(f"site {name!r}: "):
             return open_source(
                 site.path, drop=(*self.drop, *site.drop), strict_drop=False, site_weight=site.weight,
-                delimiter=site.delimiter, decimal=site.decimal,
+                delimiter=site.delimiter, decimal=site.decimal, header=site.header, triples=site.triples,
             )  # fmt: skip
 
     def _check_drop(self) -> None:
@@ -142,21 +151,26 @@ def parse_study(content: bytes, path: Path) -> StudyFile:
     """Check the content of a study file that stands, or stood, at ``path``."""
     with _prefixed(f"{path}: "):
         try:
-            raw = tomllib.loads(content.decode())
+            raw = tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows write a mark in front
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
             raise ConfigurationError(f"this is not valid TOML: {cause}") from cause
         return _study_of(raw, path)
 
 
 def column_names(site: SiteEntry) -> list[str] | None:
-    """Return the columns in the header of a site's file; None where it has none, or cannot be read."""
+    """Return the columns in the header of a site's file; None where it has none, or cannot be read.
+
+    Of triples too: their columns are the items.
+    """
+    if site.triples is not None:
+        return None
     kind = site.path.suffix.lower()
     try:
         if kind in PARQUETS:
             return list(parquet_module().pq.read_schema(site.path).names)
         if kind in TEXTS:
             delimiter = "\t" if kind == ".tsv" and site.delimiter is None else site.delimiter
-            return CsvTable(site.path, delimiter=delimiter, decimal=site.decimal).names
+            return CsvTable(site.path, delimiter=delimiter, decimal=site.decimal, header=site.header).names
     except (OSError, ValueError):  # opening the file reports it better
         return None
     return None
@@ -201,7 +215,7 @@ def _sites(raw: dict[str, Any], data: Table, base: Path) -> dict[str, SiteEntry]
         raise ConfigurationError('[sites] is missing: name each site and its file, as in berlin = "berlin.csv"')
     entries = Table(raw["sites"], "[sites]", raw["sites"])
     either = Kind("a path in quotes, or a table with a path", lambda v: isinstance(v, str | dict))
-    shared = {"delimiter": data.get("delimiter", TEXT), "decimal": data.get("decimal", TEXT, ".")}
+    shared = _layout(data, "[data]")
     return {name: _site(name, entries.get(name, either), shared, base) for name in sorted(raw["sites"])}
 
 
@@ -215,8 +229,29 @@ def _site(name: str, given: str | dict[str, Any], shared: dict[str, Any], base: 
     weight = float(table.get("weight", NUMBER, 1.0))
     if not 0 < weight < float("inf"):
         raise ConfigurationError(f"[sites.{name}] weight = {weight}: a site's weight is positive and finite")
-    own = table.given({"delimiter": TEXT, "decimal": TEXT})
-    return SiteEntry(path=base / path, weight=weight, drop=tuple(table.get("drop", NAMES, ())), **{**shared, **own})
+    layout = {**shared, **_layout(table, f"[sites.{name}]")}
+    if layout.get("triples") is not None and layout.get("header") is False:
+        raise ConfigurationError(f"[sites.{name}] triples are found by the names of their columns: leave out header")
+    return SiteEntry(path=base / path, weight=weight, drop=tuple(table.get("drop", NAMES, ())), **layout)
+
+
+def _layout(table: Table, where: str) -> dict[str, Any]:
+    """Return how files are written, as far as a table says it."""
+    layout = table.given(LAYOUT)
+    if "triples" in layout:
+        layout["triples"] = _triples(layout["triples"], f"{where} triples")
+    return layout
+
+
+def _triples(given: bool | dict[str, Any], where: str) -> dict[str, Any] | None:
+    if isinstance(given, bool):
+        return {} if given else None
+    options = Table(given, where, TRIPLES).given(TRIPLES)
+    if options.get("value") == "none":
+        options["value"] = None
+    if options.get("unknown", "error") not in ("error", "drop"):
+        raise ConfigurationError(f'{where} unknown is "error" or "drop", got {shown(options["unknown"])}')
+    return options
 
 
 def _estimator(solve: Table) -> str:

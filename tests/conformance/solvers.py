@@ -57,8 +57,8 @@ def fedpower(**settings: Any) -> FedPower:
 
 
 CASES = [
-    Case("power", Power(rounds=200, tol=1e-13), exact=True),
-    Case("power-oversampled", Power(rounds=100, tol=1e-13, oversampling=2), exact=True),
+    Case("power", Power(rounds=400, tol=1e-13), exact=True),
+    Case("power-oversampled", Power(rounds=300, tol=1e-13, oversampling=2), exact=True),
     Case("power-budget", Power(rounds=7, tol=0.0)),
     Case("power-scheme-2", Power(rounds=6, tol=0.0), SCHEME_2),
     Case("power-first", Power(rounds=6, tol=0.0), FIRST),

@@ -56,13 +56,53 @@ def test_a_point_is_no_decimal_mark_beside_a_decimal_comma(write):
 
 
 def test_a_first_row_of_numbers_is_data(write):
-    source = write("1,2\n3,4\n")
+    source = write("1,3\n3,4\n")
     assert source.columns is None
     assert source.shape == (2, 2)
     assert write("2019,2020\n3,4\n", header=True).columns == ("2019", "2020")
     assert write("a,2\n3,4\n").columns == ("a", "2")
     with pytest.raises(DataError, match="needs column names"):
-        write("1,2\n3,4\n", drop=["a"])
+        write("1,3\n3,4\n", drop=["a"])
+
+
+@pytest.mark.parametrize("first", ["0,1,2", "1,2,3", " 0, 1, 2", '"0","1","2"', "0,1,2,3,4,5", "0", "1"])
+def test_a_first_row_that_counts_is_not_guessed_at(write, first):
+    width = first.count(",") + 1
+    text = f"{first}\n{','.join(['7'] * width)}\n"
+    with pytest.raises(DataError, match=r"site\.csv: the first row counts.*header = true.*header = false"):
+        write(text)
+    named, bare = write(text, header=True), write(text, header=False)
+    assert named.columns == tuple(name.strip(' "') for name in first.split(","))
+    assert (named.shape, bare.shape, bare.columns) == ((1, width), (2, width), None)
+
+
+@pytest.mark.parametrize("first", ["0.0,1.0,2.0", "0,1,3", "2,3,4", "0,2,1", "-1,0,1", "00,01,02"])
+def test_other_first_rows_of_numbers_are_data(write, first):
+    assert write(f"{first}\n7,8,9\n").shape == (2, 3)
+
+
+def test_what_pandas_writes_from_an_array(write, tmp_path):
+    pd = pytest.importorskip("pandas")
+    table = np.arange(6.0).reshape(2, 3) + 0.5
+    pd.DataFrame(table).to_csv(tmp_path / "bare.csv", index=False)
+    with pytest.raises(DataError, match="looks like a header"):
+        CsvSource(tmp_path / "bare.csv")
+    np.testing.assert_array_equal(rows_of(CsvSource(tmp_path / "bare.csv", header=True)), table)
+    pd.DataFrame(table).to_csv(tmp_path / "index.csv")
+    with pytest.raises(DataError, match=r'column 1 of 4 has no name.*index=False.*drop = \[""\].*header = false'):
+        CsvSource(tmp_path / "index.csv")
+    source = CsvSource(tmp_path / "index.csv", drop=[""])
+    assert source.columns == ("0", "1", "2")
+    np.testing.assert_array_equal(rows_of(source), table)
+
+
+def test_a_column_without_a_name_is_refused_by_its_position(write):
+    text = "a,b,\n1,2,\n3,4,\n"
+    with pytest.raises(DataError, match=r'site\.csv: column 3 of 3 has no name .*drop = \[""\]$'):
+        write(text)
+    np.testing.assert_array_equal(rows_of(write(text, drop=[""])), [[1, 2], [3, 4]])
+    with pytest.raises(DataError, match=r"column 1 \(and 1 more\) of 3 has no name"):
+        write("  ,b,\n1,2,3\n")
 
 
 def test_quoted_fields(write):
@@ -209,10 +249,20 @@ def test_a_file_that_changed_is_not_read_again(write, tmp_path, monkeypatch):
 
 def test_the_fast_parser_does_the_usual_files(write, monkeypatch):
     """Field by field is some five times slower: plain numbers, gaps and dropped texts must not end there."""
-    monkeypatch.setattr(module.CsvTable, "records", None)
-    write(big_text(gaps=False))
-    write(big_text(gaps=True))
-    write("id;a;b\nx;1,5;NA\ny.z;2;3\n", decimal=",", drop=["id"])
+    files = [
+        (big_text(gaps=False), {}),
+        (big_text(gaps=True), {}),
+        ("id;a;b\nx;1,5;NA\ny.z;2;3\n", {"decimal": ",", "drop": ["id"]}),
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(module.CsvTable, "records", None)  # a call of it would fail
+        fast = [rows_of(write(text, **options)) for text, options in files]
+    monkeypatch.setattr(module.CsvTable, "_fast", lambda *_: None)
+    slow = [rows_of(write(text, **options)) for text, options in files]
+    assert [rows.shape for rows in fast] == [(400, 4), (400, 4), (2, 2)]
+    for one, other in zip(fast, slow, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(fast[2], [[1.5, np.nan], [2, 3]])
 
 
 values = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(10**15), 10**15).map(float))

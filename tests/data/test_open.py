@@ -78,6 +78,18 @@ def test_text_options(tmp_path):
     np.testing.assert_array_equal(rows_of(open_source(tmp_path / "x.csv", delimiter=":", decimal=",")), [[1.5, 2]])
 
 
+def test_a_header_is_said_or_looked_for(tmp_path):
+    (tmp_path / "x.csv").write_text("0,1\n5,6\n")
+    with pytest.raises(DataError, match="header = true"):
+        open_source(tmp_path / "x.csv")
+    assert open_source(tmp_path / "x.csv", header=True).columns == ("0", "1")
+    assert open_source(tmp_path / "x.csv", header=False).shape == (2, 2)
+    with pytest.raises(ConfigurationError, match="header is True, False or None"):
+        open_source(tmp_path / "x.csv", header="yes")
+    with pytest.raises(ConfigurationError, match="triples are found by the names"):
+        open_source(tmp_path / "x.csv", header=False, triples=True)
+
+
 def test_missing_files_name_the_nearest(files):
     with pytest.raises(FileError, match=r"y\.csv: there is no such file; did you mean 'x\.csv'"):
         open_source(files / "y.csv")
@@ -195,6 +207,8 @@ def test_triples(tmp_path):
 def test_triples_are_checked(files):
     with pytest.raises(ConfigurationError, match="no option 'users'; did you mean 'user'"):
         open_source(files / "x.csv", triples={"users": "a"})
+    with pytest.raises(ConfigurationError, match="triples is True or a table of user, item"):
+        open_source(files / "x.csv", triples="yes")
     with pytest.raises(FileError, match="triples are read from"):
         open_source(files / "x.npy", triples=True)
     with pytest.raises(DataError, match="not from a ndarray"):

@@ -79,14 +79,16 @@ def _meant(draw, rng, source, raw, degree, gaps):
     if degree:
         preparation["degree"] = True
         sums = table.sum(axis=1)
-        weights = weights * np.divide(1, sums, out=np.zeros_like(sums), where=sums != 0)
+        own = np.divide(1, sums, out=np.zeros_like(sums), where=sums != 0)  # the row's, not only its weight in sums
+        weights = weights * own
     if draw(st.booleans()):
         preparation["mean"] = rng.standard_normal(len(names))
         table = table - preparation["mean"]
     if draw(st.booleans()):
         preparation["scale"] = 0.5 + rng.random(len(names))
         table = table / preparation["scale"]
-    return Case(source, preparation, np.sqrt(weights)[:, None] * table, table, mass)
+    scores = np.sqrt(own)[:, None] * table if degree else table
+    return Case(source, preparation, np.sqrt(weights)[:, None] * table, scores, mass)
 
 
 def close(actual, expected, tolerance=1e-10):

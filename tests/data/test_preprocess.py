@@ -134,15 +134,6 @@ def test_missing_values_get_the_federated_mean(kind, settings):
     assert facts.missing == pytest.approx({f"s{i}": share for i, share in enumerate(shares)})
 
 
-def test_a_column_missing_everywhere_becomes_zero():
-    holes = X.copy()
-    holes[:, 2] = np.nan
-    facts, sites = prepare(split(holes), missing="mean", scale=True)
-    assert facts.mean[2] == 0
-    assert facts.scale[2] == 1
-    assert pooled_gram(sites)[2, 2] == 0
-
-
 @pytest.mark.parametrize("kind", [ArraySource, sparse])
 @pytest.mark.parametrize("value", [0.1, 1e6, -3.3e-7])
 def test_a_constant_column_is_not_scaled_to_noise(kind, value):
@@ -253,10 +244,12 @@ def spoilt(value, at=(3, 1)):
         (ArraySource(X, ("a", "b", "a", "d")), {}, r"site 'oslo' has duplicate columns \['a'\]"),
         (ArraySource(X, ("a", "b", "c", "e")), {}, "site 'oslo' has other columns than site 'good': lacks d, adds e"),
         (ArraySource(X), {}, "site 'oslo' has no column names"),
-        (ArraySource(spoilt(np.nan), NAMES), {}, r"site 'oslo' has NaN or infinite values in column 'b'; set missing"),
-        (sparse(spoilt(np.nan), NAMES), {}, "site 'oslo' has NaN or infinite values in column 'b'"),
-        (ArraySource(spoilt(np.inf), NAMES), {"missing": "mean"}, "has NaN or infinite values in column 'b'; remove"),
-        (sparse(spoilt(-np.inf), NAMES), {"missing": "mean"}, "site 'oslo' has NaN or infinite values in column 'b'"),
+        (ArraySource(spoilt(np.nan), NAMES), {}, r"site 'oslo' has NaN \(missing values\) in column 'b'; set missing"),
+        (sparse(spoilt(np.nan), NAMES), {}, r"site 'oslo' has NaN \(missing values\) in column 'b'"),
+        (ArraySource(spoilt(np.inf), NAMES), {}, r"site 'oslo' has infinite values in column 'b'; remove or replace them$"),
+        (ArraySource(spoilt(1e308, np.s_[:, 1]), NAMES), {}, "so large that their sum overflows in column 'b'; rescale"),
+        (ArraySource(spoilt(np.inf), NAMES), {"missing": "mean"}, "has infinite values in column 'b'; remove"),
+        (sparse(spoilt(-np.inf), NAMES), {"missing": "mean"}, "site 'oslo' has infinite values in column 'b'"),
         (ArraySource(spoilt(np.nan, np.s_[:, :2]), NAMES), {"missing": "mean", "max_missing_fraction": 0.2},
          r"site 'oslo' misses 50\.0% of its entries, more than max_missing_fraction = 0\.2"),
     ],
@@ -269,13 +262,41 @@ def test_bad_data_names_the_site(data, settings, text):
 def test_inf_minus_inf_is_reported_and_not_warned_about():
     table = spoilt(np.inf)
     table[9, 1] = -np.inf
-    with pytest.raises(DataError, match="site 'oslo' has NaN or infinite values in column 'b'"):
+    with pytest.raises(DataError, match="site 'oslo' has infinite values in column 'b'; remove"):
         prepare({"good": ArraySource(X, NAMES), "oslo": ArraySource(table, NAMES)})
 
 
+@pytest.mark.parametrize("kind", [ArraySource, sparse])
+def test_gaps_and_infinite_values_are_told_apart(kind):
+    table = spoilt(np.inf)
+    table[9, 2] = np.nan
+    with pytest.raises(
+        DataError, match=r"infinite values in column 'b'; remove.* It has NaN .* in column 'c'; set missing"
+    ):
+        prepare({"oslo": kind(table, NAMES)})
+    with pytest.raises(DataError, match="infinite values in column 'b'; remove or replace them$"):
+        prepare({"oslo": kind(table, NAMES)}, missing="mean")
+
+
+@pytest.mark.parametrize("kind", [ArraySource, sparse])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_column_that_every_site_misses_is_refused(kind, weighted):
+    sites = split(spoilt(np.nan, np.s_[:, 1]), kind=kind)
+    if weighted:
+        for site in sites.values():
+            site.weights = np.random.default_rng(1).random(site.shape[0]) * 0.1
+    with pytest.raises(DataError, match="every site misses all values in column 'b', so .* drop"):
+        prepare(sites, missing="mean")
+    sites["s1"] = kind(X[13:30], NAMES)
+    facts, _ = prepare(sites, missing="mean")
+    assert facts.mean[1] == pytest.approx(X[13:30, 1].mean())
+
+
 def test_columns_without_names_are_called_by_their_number():
-    with pytest.raises(DataError, match="site 'oslo' has NaN or infinite values in column '1'"):
+    with pytest.raises(DataError, match=r"site 'oslo' has NaN \(missing values\) in column '1'"):
         prepare({"oslo": spoilt(np.nan)})
+    with pytest.raises(DataError, match="every site misses all values in column '1'"):
+        prepare({"oslo": spoilt(np.nan, np.s_[:, 1])}, missing="mean")
     with pytest.raises(DataError, match="site 'oslo' has 3 columns, site 'good' has 4"):
         prepare({"good": X, "oslo": X[:, :3]})
 

@@ -59,6 +59,11 @@ def test_top_of_product_repeats_for_the_same_generator():
     assert runs[0].basis.tobytes() == runs[1].basis.tobytes()
 
 
+def test_a_matrix_of_zeros_has_no_leading_eigenvectors():
+    basis, values = top_of_product(np.zeros_like, 12, 3, np.random.default_rng(5))
+    assert (basis.shape, values.shape) == ((12, 0), (0,))
+
+
 @given(seeds, st.integers(1, 8), st.integers(1, 8))
 def test_left_svd_are_the_singular_pairs(seed, d, r):
     matrix = np.random.default_rng(seed).standard_normal((d, r))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -317,13 +319,36 @@ def test_alignment_matters_where_columns_turn():
         ({"sync": [0, 2]}, "rises from at least 1"),
         ({"sync": [2, 2]}, "rises from at least 1"),
         ({"sync": []}, "rises from at least 1"),
+        ({"sync": 2.5}, "'decay', 'halve' or a list"),
+        ({"sync": np.array(2.5)}, "'decay', 'halve' or a list"),
+        ({"sync": [[1], [2, 3]]}, r"a step of sync is an integer, got \[1\]"),
+        ({"sync": np.eye(2)}, "a step of sync is an integer"),
+        ({"sync": [1, 2.5]}, r"a step of sync is an integer, got 2\.5"),
+        ({"sync": True}, "sync is an integer, got True"),
+        ({"local_steps": "4"}, "local_steps is an integer, got '4'"),
+        ({"iterations": 0}, "iterations is at least 1"),
+        ({"iterations": 2.0}, r"iterations is an integer or None, got 2\.0"),
         ({"align": "opt"}, "'procrustes', 'sign' or None"),
+        ({"align": ["sign"]}, "'procrustes', 'sign' or None"),
         ({"reference": "local"}, "'global' or 'baseline'"),
     ],
 )
 def test_impossible_settings_are_refused(settings, text):
     with pytest.raises(ConfigurationError, match=text):
         FedPower(**settings)
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    solver = FedPower(
+        rounds=np.int64(9), tol=np.float32(0.5), oversampling=np.int8(1), local_steps=np.int16(3),
+        sync=np.array([1, 3, 7]), iterations=np.uint8(7),
+    )  # fmt: skip
+    assert solver == FedPower(
+        rounds=9, tol=0.5, oversampling=1, local_steps=3, sync=(1, 3, 7), iterations=7
+    )  # fmt: skip
+    assert json.loads(json.dumps(vars(solver)))["sync"] == [1, 3, 7]
+    assert FedPower(sync=np.int64(3)).sync == 3
+    assert hash(FedPower(sync=np.array([2, 4]))) == hash(FedPower(sync=[2, 4]))
 
 
 def test_the_baseline_is_the_site_with_most_rows():

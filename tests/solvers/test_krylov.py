@@ -152,6 +152,8 @@ def test_a_budget_too_small_is_said():
 def test_settings():
     with pytest.raises(ConfigurationError, match="max_basis is at least 3"):
         BlockKrylov(max_basis=2)
+    with pytest.raises(ConfigurationError, match=r"max_basis is an integer, got 4\.0"):
+        BlockKrylov(max_basis=4.0)
     with pytest.raises(ConfigurationError, match="budget of communications"):
         BlockKrylov(rounds=0)
     assert not BlockKrylov().partial

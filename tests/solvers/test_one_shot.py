@@ -71,6 +71,21 @@ def test_wide_data_is_solved_by_products_alone(solver, monkeypatch):
 
 
 @pytest.mark.parametrize("solver", [UDA(), WDA()], ids=["uda", "wda"])
+@pytest.mark.parametrize("empty", [("b",), ("a", "b", "c", "d")], ids=["one", "all"])
+def test_a_wide_site_of_zeros_has_no_direction_to_send(solver, empty, monkeypatch):
+    data = arrays(d=12, spread=0.6)
+    data.update({name: np.zeros_like(data[name]) for name in empty})
+    dense = solve(solver, data)[0].estimate
+    monkeypatch.setattr(one_shot, "_DENSE", 5)
+    got = []
+    products = solve(solver, data, watch=lambda q, o: got.append(o.value))[0].estimate
+    for name, reply in got[0].items():
+        basis = reply if isinstance(reply, np.ndarray) else reply["basis"]
+        assert basis.shape == (12, 0 if name in empty else K)
+    np.testing.assert_allclose(dense.values, products.values, rtol=1e-9)
+
+
+@pytest.mark.parametrize("solver", [UDA(), WDA()], ids=["uda", "wda"])
 def test_a_site_of_lower_rank_sends_what_it_has(solver):
     data = arrays(rows={"a": 1, "b": 2, "c": 40})
     got = []
@@ -127,6 +142,8 @@ def test_the_papers_iteration_rank():
     assert RandomizedSVD(iteration_rank=5000).rank(10, 784) == 784
     with pytest.raises(ConfigurationError, match="at least 1"):
         RandomizedSVD(iteration_rank=0)
+    with pytest.raises(ConfigurationError, match="iteration_rank is an integer or None, got '20'"):
+        RandomizedSVD(iteration_rank="20")
 
 
 def test_full_rank_is_exact():

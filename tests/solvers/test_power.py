@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import FrozenInstanceError, fields
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from fedspan.errors import ConfigurationError
 from fedspan.metrics import kkt_violation, projection_distance
 from fedspan.rounds import Cohort
-from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, FedPower, Power, choose, make
+from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, FedPower, Power, check_solver, choose, make
 from tests.solvers.helpers import ROWS, D, K, arrays, pooled, solve, start
 
 
@@ -122,6 +123,16 @@ def test_iterative_solvers_share_their_settings(name):
     for settings in ({"rounds": 0}, {"tol": -1.0}, {"oversampling": -1}):
         with pytest.raises(ConfigurationError):
             make(name, **settings)
+    for wrong in (2.5, "7", None, True, np.nan):
+        with pytest.raises(ConfigurationError, match="rounds is an integer, got"):
+            make(name, rounds=wrong)
+        with pytest.raises(ConfigurationError, match="oversampling is an integer, got"):
+            make(name, oversampling=wrong)
+    for wrong in ("1e-6", None, True, np.nan, np.inf):
+        with pytest.raises(ConfigurationError, match="tol is a finite number, got"):
+            make(name, tol=wrong)
+    plain = vars(make(name, rounds=np.int64(7), tol=np.float64(0.5), oversampling=np.int32(3)))
+    assert json.loads(json.dumps(plain)) == {**plain, "rounds": 7, "tol": 0.5, "oversampling": 3}
 
 
 def test_defaults_are_those_of_the_design():
@@ -136,6 +147,16 @@ def test_unknown_names_and_settings_are_refused_with_the_nearest():
         make("krilov")
     with pytest.raises(ConfigurationError, match="has no setting 'round'; did you mean 'rounds'"):
         make("power", round=3)
+
+
+def test_what_is_no_solver_is_refused():
+    with pytest.raises(ConfigurationError, match=r'the class FedPower, not a solver: write FedPower\(\) or "fedpower"'):
+        check_solver(FedPower)
+    for wrong in (None, 3, dict, object(), ["power"]):
+        with pytest.raises(ConfigurationError, match=r'solver is a name \("auto", "power".*BlockKrylov\(\), got'):
+            check_solver(wrong)
+    for right in ("auto", "power", *map(make, SOLVERS)):
+        check_solver(right)
 
 
 def test_the_choice_fits_the_cohort_and_the_width():

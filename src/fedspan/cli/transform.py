@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from fedspan.cli.output import Json, note, print_json, say_exactly
 from fedspan.cli.writers import check_suffix, write_blocks
 from fedspan.data import Source, open_source
-from fedspan.data.prepared import Prepared
+from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.data.source import like, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError, DataError
@@ -32,6 +32,9 @@ def transform(
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")] = None,
     delimiter: Annotated[str | None, typer.Option(help="What separates the fields of a text file.")] = None,
     decimal: Annotated[str, typer.Option(help="The decimal mark of a text file.")] = ".",
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Whether a text file's first row names its columns.")
+    ] = None,
     site_weight: Annotated[float, typer.Option(help="With --left: the site's weight in the study.", min=0.0)] = 1.0,
     json: Json = False,
 ) -> None:
@@ -43,8 +46,9 @@ def transform(
         raise ConfigurationError(f"{target} is the data itself; write the scores to another file")
     dropped = [*getattr(fitted, "dropped_", []), *(drop or [])]
     source = open_source(
-        data, drop=dropped, strict_drop=False, site_weight=site_weight, delimiter=delimiter, decimal=decimal
-    )
+        data, drop=dropped, strict_drop=False, site_weight=site_weight, delimiter=delimiter, decimal=decimal,
+        header=header,
+    )  # fmt: skip
     prepared = as_prepared(fitted, source, data, left=left)
     names = [f"{'u' if left else 'score'}{i + 1}" for i in range(fitted.n_components_)]
     write_blocks(target, scores(fitted, prepared, data, left=left), names, source.shape[0], source.dtype)
@@ -96,7 +100,9 @@ def scores(model: Any, prepared: Prepared, path: Path, *, left: bool) -> Iterato
     row = 0
     for block, weights in prepared.rows():
         part = to_host(block @ like(block, v)) - shift
-        if left and weights is not None:
+        if not left:  # row weights belong to the study's sums, degrees to the rows themselves
+            weights = inverse_degrees(block) if getattr(model, "normalise", None) == "degree" else None
+        if weights is not None:
             part = part * np.sqrt(weights)[:, None]
         if not np.all(np.isfinite(part)):
             bad = row + int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0]) + 1

@@ -32,8 +32,9 @@ class CsvSource(Source):
     """A CSV file in UTF-8, with a header row that names the columns.
 
     A file whose first row is all numbers has no header: its ``columns`` is None (``header`` says otherwise).
+    A first row that counts 0, 1, 2, ... or 1, 2, 3, ... may be either, and is refused until ``header`` says which.
     Empty fields and the words in `MISSING` are missing values (NaN). A column that is not numeric is refused
-    by name.
+    by name, one without a name by its position.
 
     Parameters
     ----------
@@ -44,11 +45,11 @@ class CsvSource(Source):
     decimal
         The decimal mark, a point or a comma.
     drop
-        Names of columns to leave out.
+        Names of columns to leave out; the empty text is the name of those that have none.
     strict_drop
         Whether each name in ``drop`` must be a column.
     header
-        Whether the first row is a header; None looks at it.
+        Whether the first row is a header; None looks at it, and refuses to guess.
 
     Examples
     --------
@@ -80,6 +81,8 @@ class CsvSource(Source):
             kept = kept_columns(names, drop, strict=strict_drop)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
+        if names is not None:
+            self._table.check_named(kept)
         self.columns = None if names is None else tuple(names[i] for i in kept)
         self.dtype = np.dtype(np.float64)
         self._kept = list(range(self._table.width)) if names is None else kept
@@ -132,6 +135,12 @@ class CsvTable:
         self.width = len(first)
         if header is None:
             header = not all(field.strip() and self.number(field) is not None for field in first)
+            if not header and _counts(first):
+                shown = self.delimiter.join(first[:4]) + (f"{self.delimiter}..." if self.width > 4 else "")
+                raise DataError(
+                    f"{path}: the first row counts the columns ({shown}), so it looks like a header, but it may be "
+                    "data too; say header = true (it names the columns) or header = false (it is a row of data)"
+                )
         self.names = [name.strip() for name in first] if header else None
         self._skip = lines if header else 0
 
@@ -145,6 +154,21 @@ class CsvTable:
         except csv.Error as cause:
             raise FileError(f"{self.path}, line {reader.line_num}: not readable as CSV ({cause})") from cause
         raise FileError(f"{self.path}: the file is empty; expected a header row and rows of numbers")
+
+    def check_named(self, kept: list[int]) -> None:
+        """Refuse columns without a name among those that are kept."""
+        names = self.names or []
+        unnamed = [i for i in kept if not names[i]]
+        if not unnamed:
+            return
+        at = f"column {unnamed[0] + 1}" + (f" (and {len(unnamed) - 1} more)" if len(unnamed) > 1 else "")
+        given = [name for name in names if name]
+        data = all(self.number(name) is not None for name in given)
+        raise DataError(
+            f"{self.path}: {at} of {self.width} has no name in the header row, as where pandas wrote an index or lines "
+            'end with a delimiter; write the file with index=False, name the column, or leave it out with drop = [""]'
+            + ("; where the first row is data, say header = false" if data else "")
+        )
 
     def stamp(self) -> tuple[int, int]:
         """Return the size and time of the file, which tell whether it changed."""
@@ -285,6 +309,12 @@ def _sniffed(head: str, decimal: str) -> str:
                 return delimiter
     present = [d for d in _DELIMITERS if d != decimal and d in head.lstrip().partition("\n")[0]]
     return present[0] if present else ";" if decimal == "," else ","
+
+
+def _counts(row: list[str]) -> bool:
+    """Whether a row reads 0, 1, 2, ... or 1, 2, 3, ...: pandas writes the first where columns have no names."""
+    words = [field.strip() for field in row]
+    return words[0] in ("0", "1") and words == [str(i) for i in range(int(words[0]), int(words[0]) + len(words))]
 
 
 def _blank(row: list[str]) -> bool:

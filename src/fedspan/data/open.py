@@ -31,6 +31,8 @@ TEXTS = (".csv", ".tsv", ".txt")
 PARQUETS = (".parquet", ".pq")
 SUFFIXES = (".npy", ".npz", *TEXTS, *PARQUETS)
 """The files that can be opened."""
+TRIPLES = ("user", "item", "value", "vocabulary", "unknown")
+"""The options of triples."""
 
 
 def open_source(
@@ -42,6 +44,7 @@ def open_source(
     site_weight: float = 1.0,
     delimiter: str | None = None,
     decimal: str = ".",
+    header: bool | None = None,
     triples: Mapping[str, Any] | bool | None = None,
 ) -> Source:
     """Open a site's rows.
@@ -60,7 +63,7 @@ def open_source(
         A weight for each row, finite and not negative.
     site_weight
         A factor on all rows, positive.
-    delimiter, decimal
+    delimiter, decimal, header
         How a text file is written; see `CsvSource`.
     triples
         True, or the arguments of `read_triples`, where a file or frame holds user-item-value triples.
@@ -77,11 +80,15 @@ def open_source(
     ((3, 3), 4.0)
     """
     drop = (drop,) if isinstance(drop, str) else tuple(drop)
+    if header not in (None, True, False):
+        raise ConfigurationError(f"header is True, False or None (look at the first row), got {header!r}")
     if triples is not None and triples is not False:
+        if header is False:
+            raise ConfigurationError("triples are found by the names of their columns: header = false has none")
         source = _triples_of(data, {} if triples is True else triples, delimiter, decimal)
         source = _without(source, drop, strict_drop)
     elif isinstance(data, str | Path):
-        source = _from_path(Path(data), drop, strict_drop, delimiter, decimal)
+        source = _from_path(Path(data), drop, strict_drop, delimiter=delimiter, decimal=decimal, header=header)
     else:
         source = _from_memory(data, drop, strict_drop)
     if weights is None and site_weight == 1:
@@ -114,13 +121,14 @@ def _from_memory(data: Any, drop: tuple[str, ...], strict_drop: bool) -> Source:
     )
 
 
-def _from_path(path: Path, drop: tuple[str, ...], strict_drop: bool, delimiter: str | None, decimal: str) -> Source:
+def _from_path(path: Path, drop: tuple[str, ...], strict_drop: bool, **layout: Any) -> Source:
     kind = _check_file(path)
     if kind in PARQUETS:
         return parquet_module().ParquetSource(path, drop=drop, strict_drop=strict_drop)  # type: ignore[no-any-return]
     if kind in TEXTS:
-        delimiter = "\t" if kind == ".tsv" and delimiter is None else delimiter
-        return CsvSource(path, delimiter=delimiter, decimal=decimal, drop=drop, strict_drop=strict_drop)
+        if kind == ".tsv" and layout["delimiter"] is None:
+            layout["delimiter"] = "\t"
+        return CsvSource(path, drop=drop, strict_drop=strict_drop, **layout)
     try:
         return _without(from_npy(path) if kind == ".npy" else from_npz(path), drop, strict_drop)
     except DataError as error:
@@ -144,10 +152,11 @@ def _check_file(path: Path) -> str:
 
 
 def _triples_of(data: Any, options: Mapping[str, Any], delimiter: str | None, decimal: str) -> Source:
-    known = ("user", "item", "value", "vocabulary", "unknown")
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f"triples is True or a table of {', '.join(TRIPLES)}; got {options!r}")
     for name in options:
-        if name not in known:
-            raise ConfigurationError(f"triples have no option {name!r}; {nearest(name, known)}")
+        if name not in TRIPLES:
+            raise ConfigurationError(f"triples have no option {name!r}; {nearest(name, TRIPLES)}")
     if isinstance(data, str | Path):
         if _check_file(Path(data)) not in (*TEXTS, *PARQUETS):
             raise FileError(f"{data}: triples are read from {', '.join((*TEXTS, *PARQUETS))}")

@@ -17,6 +17,7 @@ from array_api_compat import array_namespace
 from fedspan.data.aligned import Aligned, chooser_matrix
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
+from fedspan.errors import DataError
 
 _READ = 8.0  # reading an entry of an array costs about as much as eight multiplications
 _GRAM_BYTES = 256 << 20
@@ -48,8 +49,7 @@ class Prepared(Source):
         """Yield raw blocks, aligned and filled, with their row weights (None: all one)."""
         for block, weights in self._aligned.rows():
             if self._by_degree:
-                degree = to_host(block @ like(block, np.ones(block.shape[1]))).astype(float)
-                degree = np.divide(1.0, degree, out=np.zeros_like(degree), where=degree != 0)
+                degree = inverse_degrees(block)
                 weights = degree if weights is None else weights * degree
             yield block, weights
 
@@ -122,7 +122,9 @@ class Prepared(Source):
             scores = to_host(inner).astype(np.float64)
             if self._mean is not None and left is None:  # what rounding the mean to float32 left over
                 scores -= (self._mean - self._mean.astype(self.dtype)) @ v
-            parts.append(scores if weights is None or not weighted else scores * np.sqrt(weights)[:, None])
+            if not weighted:  # the degrees belong to the rows themselves, the other weights only to their sums
+                weights = inverse_degrees(block) if self._by_degree else None
+            parts.append(scores if weights is None else scores * np.sqrt(weights)[:, None])
         return np.concatenate(parts)
 
     @property
@@ -220,6 +222,15 @@ class Prepared(Source):
         if 2 * d * d * (2 * rank + _READ) > direct:
             return False
         return self._rounds() * direct > 2 * n * d * (d + _READ * self.pass_cost)
+
+
+def inverse_degrees(block: Block) -> Array:
+    """Return one over each row's sum, and zero for an empty row."""
+    degree = to_host(block @ like(block, np.ones(block.shape[1]))).astype(float)
+    if np.any(degree < 0):
+        raise DataError('rows with a negative sum have no degree; normalise = "degree" is for counts')
+    inverse: Array = np.divide(1.0, degree, out=np.zeros_like(degree), where=degree != 0)
+    return inverse
 
 
 def _symmetric_part(source: Source, names: list[str] | None) -> Source:

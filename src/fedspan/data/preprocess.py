@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 
 from fedspan.data.align import align_columns
 from fedspan.data.aligned import Aligned
-from fedspan.data.prepared import Prepared
+from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.data.source import Source, like, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError, DataError, FileError
@@ -69,7 +69,8 @@ class Facts:
     weight: float
     """The sum of all row weights: the number of rows where there are no weights."""
     column_mean: Array
-    """The federated mean of each column, whether or not it was subtracted."""
+    """The federated mean of each column, whether or not it was subtracted (by degree: of the rows over the root of
+    theirs)."""
     mean: Array | None
     """What was subtracted."""
     scale: Array | None
@@ -125,25 +126,27 @@ def moments(site: Site, message: dict[str, Plain]) -> Reply:
     """Sum weights and columns over present entries; missing or infinite ones are refused unless filled."""
     with_gaps = message["missing"] == "mean"
     weight, lowest = 0.0, 0.0
-    with _at(site), np.errstate(invalid="ignore"):  # inf - inf: reported below, with the column's name
+    with _at(site), np.errstate(invalid="ignore", over="ignore"):  # reported below, with the column's name
         aligned = Aligned(site.source, message["columns"], None, message["weight_column"])
         width = aligned.width
-        sums, present = np.zeros(width), np.zeros(width)
+        sums, present, normal = np.zeros(width), np.zeros(width), np.zeros(width)
         for block, weights in aligned.rows():
             mass = float(block.shape[0]) if weights is None else float(weights.sum())
             weight += mass
             present += mass - _gap_weights(block, weights, with_gaps)
             sums += _column_sums(block, weights, with_gaps)
-            lowest = min(lowest, _lowest(block)) if message["degree"] else lowest
+            if message["degree"]:
+                lowest = min(lowest, _lowest(block))
+                root = np.sqrt(inverse_degrees(block)) if lowest >= 0 else np.zeros(block.shape[0])
+                normal += _column_sums(block, root if weights is None else root * weights, with_gaps)
     if not np.all(np.isfinite(sums)):
-        names = message["columns"] or [f"{i}" for i in range(width)]
-        bad = [names[i] for i in np.flatnonzero(~np.isfinite(sums))]
-        listed = ", ".join(repr(b) for b in bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        cure = "remove the infinite values" if with_gaps else 'set missing = "mean", or drop these columns or rows'
-        raise DataError(f"site {site.id!r} has NaN or infinite values in column {listed}; {cure}")
+        raise DataError(f"site {site.id!r} has {_unusable(aligned, ~np.isfinite(sums), message['columns'], with_gaps)}")
     if lowest < 0:
         raise DataError(f'site {site.id!r} has negative entries, which normalise = "degree" cannot take the root of')
-    return Reply(site.noised(weight=np.array(weight), sums=sums, present=present))
+    parts = {"weight": np.array(weight), "sums": sums, "present": present}
+    if message["degree"]:
+        parts["normal"] = normal  # of the rows over the roots of their degrees
+    return Reply(site.noised(**parts))
 
 
 @site_step("data.spread", lost="restart", setup=True)
@@ -193,6 +196,8 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
     weight = float(sums["weight"])
     if weight <= 0:
         raise DataError("the weights of all rows sum to zero; give some row a positive weight")
+    if p.missing == "mean":
+        _check_present(sums["present"], weight, columns)
     if p.scale:
         squares = yield Round(spread, {**agreed, "mean": mean}, Sum())  # about the mean, centred or not
         agreed["scale"] = _spreads(squares / max(weight - 1, 1), mean, weight)
@@ -204,7 +209,7 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
         features=len(mean),
         columns=columns,
         weight=weight,
-        column_mean=mean,
+        column_mean=sums["normal"] / weight if by_degree else mean,
         mean=agreed.get("mean"),
         scale=agreed.get("scale"),
         total=float(total),
@@ -213,6 +218,42 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
         missing={s: d["missing"] for s, d in described.items()} if p.missing == "mean" else {},
         preparation=agreed,
     )
+
+
+def _check_present(present: Array, weight: float, columns: list[str] | None) -> None:
+    """Refuse columns that no site has a value in: they have no mean to fill them with."""
+    empty = present <= 1e-12 * weight  # with weights, what is left of their sum less the gaps' is rounding
+    if empty.any():
+        raise DataError(
+            f"every site misses all values in column {_listed(empty, columns)}, so there is no mean to fill them with; "
+            "leave these columns out with drop"
+        )
+
+
+def _unusable(aligned: Aligned, bad: Array, columns: list[str] | None, with_gaps: bool) -> str:
+    """Return what is wrong with columns whose sums are not finite, and the way out: one more look at the rows."""
+    infinite, missing = np.zeros(len(bad), dtype=bool), np.zeros(len(bad), dtype=bool)
+    for block, _ in aligned.rows():
+        infinite |= _any_in_columns(block, "isinf")
+        missing |= _any_in_columns(block, "isnan")
+    missing &= not with_gaps
+    large = bad & ~infinite & ~missing
+    found = []
+    if infinite.any():
+        found.append(f"infinite values in column {_listed(infinite, columns)}; remove or replace them")
+    if missing.any():
+        cure = 'set missing = "mean", or drop these columns or rows'
+        found.append(f"NaN (missing values) in column {_listed(missing, columns)}; {cure}")
+    if large.any():
+        found.append(f"values so large that their sum overflows in column {_listed(large, columns)}; rescale them")
+    return ". It has ".join(found)
+
+
+def _listed(which: Array, columns: list[str] | None) -> str:
+    """Return the first few of some columns, by name or number."""
+    at = np.flatnonzero(which)
+    some = ", ".join(repr(str(i) if columns is None else columns[i]) for i in at[:5])
+    return some + (f" and {len(at) - 5} more" if len(at) > 5 else "")
 
 
 def _kind(described: dict[str, Any], p: Preparation) -> bool:
@@ -261,6 +302,16 @@ def _gaps(block: Any) -> int:
         return int(np.isnan(block.data).sum())
     xp = array_namespace(block)
     return int(xp.sum(xp.astype(xp.isnan(block), xp.int64)))
+
+
+def _any_in_columns(block: Any, test: str) -> Array:
+    """Whether a column has an entry that is infinite, or NaN."""
+    if scipy.sparse.issparse(block):
+        found = np.zeros(block.shape[1], dtype=bool)
+        found[block.indices[getattr(np, test)(block.data)]] = True
+        return found
+    xp = array_namespace(block)
+    return to_host(xp.any(getattr(xp, test)(block), axis=0))
 
 
 def _gap_weights(block: Any, weights: Array | None, with_gaps: bool) -> Array | float:

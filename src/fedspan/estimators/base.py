@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self
@@ -9,10 +10,11 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedspan.data import Preparation, Source, open_source
-from fedspan.data.prepared import Prepared
+from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError, DataError, FedspanError
 from fedspan.estimators.sites_argument import Sites, by_name, has_names, name_sites
@@ -21,6 +23,7 @@ from fedspan.model_file import load_model, save_model
 from fedspan.progress import round_printer
 from fedspan.rounds import Cohort
 from fedspan.run import Result, Study, run
+from fedspan.solvers import NAMES
 
 
 class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -55,6 +58,13 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         folder = None if self.run_folder is None else Path(self.run_folder)
         result = run(study, sources, engine=self.engine, folder=folder, resume=self.resume, watchers=watchers)
         self._learn(result, np.result_type(*(source.dtype for source in sources.values())))
+        if self.converged_ is False and study.cohort.is_full:  # sampling noise never settles
+            warnings.warn(
+                f"{NAMES[type(self.solver_)]} used its budget, {self.n_rounds_} rounds, and missed its tolerance; "
+                f"give it more rounds, a larger tol (0: no test), or take another solver",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         if hasattr(self, "feature_names_in_") and not has_names(sites):
             del self.feature_names_in_
         return self
@@ -117,6 +127,8 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         scores = X @ axes
         if offset is not None:
             scores = scores - offset @ axes
+        if getattr(self, "normalise", None) == "degree":
+            scores = scores * np.sqrt(inverse_degrees(X))[:, None]
         return np.asarray(scores, dtype=X.dtype)
 
     def _transform_source(self, source: Source) -> Array:
@@ -126,7 +138,13 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         have = source.shape[1] if names is None else len(set(names) & set(source.columns or ()))
         if have != self.n_features_in_:
             raise DataError(f"the data has {have} of the {self.n_features_in_} columns this model was fitted to")
-        preparation = {"columns": names, "mean": self._offset(), "scale": self.scale_, "fill": self.fill_}
+        preparation = {
+            "columns": names,
+            "mean": self._offset(),
+            "scale": self.scale_,
+            "fill": self.fill_,
+            "degree": getattr(self, "normalise", None) == "degree",
+        }
         return Prepared(source, preparation).times(self.components_.T.astype(float)) / self._spread()
 
     def inverse_transform(self, Z: Any) -> Array:

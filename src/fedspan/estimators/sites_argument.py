@@ -30,7 +30,10 @@ def name_sites(sites: Sites) -> dict[str, Any] | None:
     if scipy.sparse.issparse(sites):  # before the next question: a dok_matrix is a mapping too
         return None
     if isinstance(sites, Mapping):
-        return {str(name): data for name, data in sites.items()}
+        named = {str(name): data for name, data in sites.items()}
+        if len(named) < len(sites):
+            raise ConfigurationError(f"two sites have the same name once it is written as text: {list(sites)[:10]}")
+        return named
     if isinstance(sites, list | tuple) and sites and all(_is_site(item) for item in sites):
         width = len(str(len(sites) - 1))
         return {f"site{i:0{width}d}": data for i, data in enumerate(sites)}

@@ -64,10 +64,16 @@ def top_of_factors(factors: Array, k: int) -> Estimate:
 
 
 def top_of_product(times: Callable[[Array], Array], d: int, k: int, rng: np.random.Generator) -> Estimate:
-    """Return the k leading eigenpairs of a symmetric matrix known only by its product, by ARPACK."""
+    """Return the k leading eigenpairs of a symmetric matrix known only by its product, by ARPACK.
+
+    None where the matrix is zero, which ARPACK cannot start from.
+    """
+    start = rng.standard_normal(d)
+    if not np.any(times(start.reshape(d, 1))):
+        return Estimate(np.zeros((d, 0)), np.zeros(0))
     operator = scipy.sparse.linalg.LinearOperator(
         (d, d), matvec=lambda v: times(v.reshape(d, 1))[:, 0], matmat=times, dtype=np.float64
     )
-    values, vectors = scipy.sparse.linalg.eigsh(operator, k=k, which="LA", v0=rng.standard_normal(d))
+    values, vectors = scipy.sparse.linalg.eigsh(operator, k=k, which="LA", v0=start)
     order = np.argsort(values)[::-1]
     return Estimate(vectors[:, order], values[order])

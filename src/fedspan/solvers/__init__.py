@@ -25,7 +25,7 @@ NAMES = {kind: name for name, kind in SOLVERS.items()}
 
 __all__ = [
     "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "Power", "Problem", "RandomizedSVD",
-    "Solution", "Solver", "choose", "make",
+    "Solution", "Solver", "check_solver", "choose", "make",
 ]  # fmt: skip
 
 
@@ -43,6 +43,22 @@ def make(name: str, **settings: object) -> Solver:
         if key not in known:
             raise ConfigurationError(f"solver {name!r} has no setting {key!r}; {nearest(key, known)}")
     return kind(**settings)
+
+
+def check_solver(solver: object) -> None:
+    """Refuse what is neither a solver's name nor a solver: None, or a class instead of an instance.
+
+    >>> check_solver(Power)
+    Traceback (most recent call last):
+    fedspan.errors.ConfigurationError: solver is the class Power, not a solver: write Power() or "power"
+    """
+    if isinstance(solver, type) and solver in NAMES:
+        name = solver.__name__
+        raise ConfigurationError(f'solver is the class {name}, not a solver: write {name}() or "{NAMES[solver]}"')
+    parts = ("solve", "rank", "partial")
+    if not isinstance(solver, str) and (isinstance(solver, type) or not all(hasattr(solver, part) for part in parts)):
+        known = ", ".join(f'"{name}"' for name in ("auto", *SOLVERS))
+        raise ConfigurationError(f"solver is a name ({known}) or a solver such as BlockKrylov(), got {solver!r}")
 
 
 def choose(d: int, k: int, *, full: bool) -> Solver:

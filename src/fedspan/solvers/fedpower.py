@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from fedspan.linalg import orth, procrustes, sign_fix
 from fedspan.metrics import projection_distance
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
 from fedspan.solvers.problem import Problem, Solution, ritz_round
-from fedspan.solvers.settings import Iterative
+from fedspan.solvers.settings import Iterative, settle, whole
 
 ALIGN = {"procrustes": procrustes, "sign": sign_fix}
 
@@ -65,6 +66,20 @@ def to_baseline(answers: dict[str, Plain], align: str | None) -> Array:
     return np.asarray(sum(aligned))
 
 
+def _sync(sync: Any) -> int | str | tuple[int, ...] | None:
+    """Return a synchronisation set as integers, numpy's as Python's own; refuse what is none."""
+    if sync is None or (isinstance(sync, str) and sync in ("decay", "halve")):
+        return sync
+    if isinstance(sync, Integral):
+        return whole("sync", sync)
+    if isinstance(sync, str) or not (isinstance(sync, Sequence) or (isinstance(sync, np.ndarray) and sync.ndim)):
+        raise ConfigurationError(f"sync is a number, 'decay', 'halve' or a list of steps, got {sync!r}")
+    steps = tuple(whole("a step of sync", step) for step in sync)
+    if not steps or list(steps) != sorted(set(steps)) or steps[0] < 1:
+        raise ConfigurationError(f"a list of synchronisation steps rises from at least 1, got {steps}")
+    return steps
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedPower(Iterative):
     """FedPower with local steps. Stops when the subspace changes by at most ``tol``, or after ``rounds``."""
@@ -82,19 +97,20 @@ class FedPower(Iterative):
         super().__post_init__()
         if self.rounds < 2:
             raise ConfigurationError(f"fedpower needs at least 2 rounds, the last for the values; got {self.rounds}")
-        if self.align is not None and self.align not in ALIGN:
+        if self.align is not None and not (isinstance(self.align, str) and self.align in ALIGN):
             raise ConfigurationError(f"align is 'procrustes', 'sign' or None, got {self.align!r}")
         if self.reference not in ("global", "baseline"):
             raise ConfigurationError(f"reference is 'global' or 'baseline', got {self.reference!r}")
-        if isinstance(self.sync, str) and self.sync not in ("decay", "halve"):
-            raise ConfigurationError(f"sync is a number, 'decay', 'halve' or a list of steps, got {self.sync!r}")
+        settle(self, local_steps=whole("local_steps", self.local_steps), sync=_sync(self.sync))
         steps = self.sync if isinstance(self.sync, int) else self.local_steps
         if steps < 1:
             raise ConfigurationError(f"there is at least 1 local step between synchronisations, got {steps}")
-        if isinstance(self.sync, Sequence) and not isinstance(self.sync, str):
-            object.__setattr__(self, "sync", tuple(self.sync))
-            if list(self.sync) != sorted(set(self.sync)) or not self.sync or self.sync[0] < 1:
-                raise ConfigurationError(f"a list of synchronisation steps rises from at least 1, got {self.sync}")
+        if self.iterations is not None:
+            settle(self, iterations=whole("iterations", self.iterations, "an integer or None"))
+            if self.iterations < 1:
+                raise ConfigurationError(
+                    f"iterations is at least 1, or None for what the rounds reach; got {self.iterations}"
+                )
 
     def schedule(self) -> Iterator[int]:
         """Yield the local steps before each synchronisation: I_T as differences.

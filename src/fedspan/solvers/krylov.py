@@ -24,7 +24,7 @@ from fedspan.errors import ConfigurationError
 from fedspan.linalg import Estimate, orth_against
 from fedspan.rounds import Round, Solve, Sum
 from fedspan.solvers.problem import Problem, Solution, multiply
-from fedspan.solvers.settings import Iterative
+from fedspan.solvers.settings import Iterative, settle, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class BlockKrylov(Iterative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        settle(self, max_basis=whole("max_basis", self.max_basis))
         if self.max_basis < 3:
             raise ConfigurationError(f"max_basis is at least 3 blocks, got {self.max_basis}")
 

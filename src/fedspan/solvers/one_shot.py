@@ -20,6 +20,7 @@ from fedspan.errors import ConfigurationError
 from fedspan.linalg import Estimate, left_svd, orth, top_eigenvectors, top_of_factors, top_of_product
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
 from fedspan.solvers.problem import Problem, Solution, multiply, ritz_round
+from fedspan.solvers.settings import settle, whole
 
 _DENSE = 1024  # up to so many features a site solves its own Gram matrix, beyond it by products only
 
@@ -35,7 +36,7 @@ def local_basis(site: Site, message: dict[str, Plain]) -> Reply:
         basis, values = top_eigenvectors(site.data.gram(), min(k, d))
     else:
         basis, values = top_of_product(site.data.gram_times, d, k, site.rng)
-    held = values > 1e-12 * max(values[0], 0.0)
+    held = values > 1e-12 * values.max(initial=0.0)
     if not message["values"]:
         return Reply(site.noised(basis=basis[:, held]))
     return Reply(site.noised(basis=basis[:, held], values=values[held] / site.data.mass))
@@ -91,7 +92,10 @@ class RandomizedSVD:
     partial = False
 
     def __post_init__(self) -> None:
-        if self.iteration_rank is not None and self.iteration_rank < 1:
+        if self.iteration_rank is None:
+            return
+        settle(self, iteration_rank=whole("iteration_rank", self.iteration_rank, "an integer or None"))
+        if self.iteration_rank < 1:
             raise ConfigurationError(f"iteration_rank is at least 1, got {self.iteration_rank}")
 
     def rank(self, k: int, d: int) -> int:

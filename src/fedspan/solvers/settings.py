@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 from fedspan.errors import ConfigurationError
 from fedspan.solvers.problem import Problem
+
+
+def whole(name: str, value: Any, expected: str = "an integer") -> int:
+    """Return an integer setting, numpy's as Python's own; refuse anything else.
+
+    >>> whole("rounds", 2.5)
+    Traceback (most recent call last):
+    fedspan.errors.ConfigurationError: rounds is an integer, got 2.5 (float)
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ConfigurationError(f"{name} is {expected}, got {value!r} ({type(value).__name__})")
+    return int(value)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a finite number, numpy's as Python's own; refuse anything else."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise ConfigurationError(f"{name} is a finite number, got {value!r} ({type(value).__name__})")
+    return float(value)
+
+
+def settle(settings: object, **values: Any) -> None:
+    """Put checked values in place of what was given: for ``__post_init__`` of a frozen dataclass."""
+    for name, value in values.items():
+        object.__setattr__(settings, name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +45,12 @@ class Iterative:
     oversampling: int = 0
 
     def __post_init__(self) -> None:
+        settle(
+            self,
+            rounds=whole("rounds", self.rounds),
+            tol=finite("tol", self.tol),
+            oversampling=whole("oversampling", self.oversampling),
+        )
         if self.rounds < 1:
             raise ConfigurationError(f"rounds is the budget of communications, at least 1; got {self.rounds}")
         if self.tol < 0 or self.oversampling < 0:
