@@ -610,3 +610,79 @@ def test_a_truncated_svd_can_be_handed_to_scikit_learn():
 def test_feature_names_go_along():
     theirs = FederatedPCA(n_components=2).fit(frames(["p", "q", "r"])).to_sklearn()
     assert list(theirs.feature_names_in_) == ["p", "q", "r"]
+
+
+# ---- what a review found ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", ".", "..", "a/b", "", "n" * 300])
+def test_a_site_cannot_write_outside_its_run_folder(tmp_path, name):
+    sites = {name: three_sites()["a"], "b": three_sites()["b"]}
+    folder = tmp_path / "deep" / "run"
+    with pytest.raises(ConfigurationError, match="cannot keep its memory in a folder of that name"):
+        FederatedPCA(2, run_folder=folder).fit(sites)
+    assert not folder.exists()
+    assert list(tmp_path.rglob("memory")) == []
+    FederatedPCA(2).fit(sites)  # without a folder a name is only a name
+
+
+def test_two_names_that_are_equal_as_text_are_refused():
+    with pytest.raises(ConfigurationError, match="same name once it is written as text"):
+        FederatedPCA(2).fit({1: three_sites()["a"], "1": three_sites()["b"]})
+
+
+def test_bad_input_leaves_no_run_folder_behind(tmp_path):
+    with pytest.raises(DataError, match="n_components = 70"):
+        FederatedPCA(70, run_folder=tmp_path / "run").fit(three_sites())
+    assert not (tmp_path / "run").exists()
+    FederatedPCA(2, run_folder=tmp_path / "run").fit(three_sites())
+
+
+@pytest.mark.parametrize("change", ["rows", "weights", "site weight"])
+def test_a_resumed_run_refuses_other_data(tmp_path, change):
+    def stop(record, estimate):
+        if record.round == 4:
+            raise KeyboardInterrupt
+
+    sites = three_sites()
+    with pytest.raises(KeyboardInterrupt):
+        FederatedPCA(2, solver=Power(tol=0), run_folder=tmp_path / "run", on_round=stop).fit(sites)
+    again = FederatedPCA(2, solver=Power(tol=0), run_folder=tmp_path / "run", resume=True)
+    options = {}
+    if change == "rows":
+        sites = {**sites, "b": sites["b"] + 1e-9}
+    elif change == "weights":
+        options = {"sample_weight": {"b": np.full(len(sites["b"]), 2.0)}}
+    else:
+        options = {"site_weight": {"b": 3.0}}
+    with pytest.raises(ResumeError, match="site 'b' has other rows, columns or weights"):
+        again.fit(sites, **options)
+    assert again.fit(three_sites()).n_rounds_ == 100
+
+
+@pytest.mark.parametrize("magnitude", [1e-85, 1e-40, 1e60, 1e100])
+@pytest.mark.parametrize("solver", ["krylov", "covariance", BlockKrylov(max_basis=3, oversampling=0)])
+def test_the_answer_does_not_depend_on_the_unit(solver, magnitude):
+    sites = three_sites()
+    expected = FederatedPCA(2, solver=solver).fit(sites).components_
+    ours = FederatedPCA(2, solver=solver).fit({name: x * magnitude for name, x in sites.items()})
+    np.testing.assert_allclose(ours.components_, expected, atol=1e-8)
+    assert ours.converged_
+
+
+def test_squares_that_overflow_are_refused_by_site():
+    sites = {**three_sites(), "b": three_sites()["b"] * 1e160}
+    with pytest.raises(DataError, match="site 'b' has values so large that their squares overflow"):
+        FederatedTruncatedSVD(2, solver="covariance").fit(sites)  # centred, the mean would spread it to all
+
+
+def test_degree_normalised_svd_is_scikit_learns_on_the_normalised_matrix():
+    counts = {name: np.round(np.abs(x)) for name, x in three_sites(shift=2.0).items()}
+    pooled = pool(counts)
+    users, items = pooled.sum(axis=1), pooled.sum(axis=0)
+    normal = pooled / np.sqrt(np.where(users > 0, users, 1.0))[:, None] / np.sqrt(items)
+    ours = FederatedTruncatedSVD(3, normalise="degree").fit(counts)
+    theirs = TruncatedSVD(3, algorithm="arpack", random_state=0).fit(normal)
+    for name in ("singular_values_", "explained_variance_", "explained_variance_ratio_"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-10, err_msg=name)
+    np.testing.assert_allclose(np.abs(ours.transform(pooled)), np.abs(theirs.transform(normal)), atol=1e-8)

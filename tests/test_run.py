@@ -149,6 +149,9 @@ def test_a_name_is_a_solver_with_its_defaults():
     assert run(study(solver="power"), sources()).solver == Power()
     with pytest.raises(ConfigurationError, match="did you mean 'krylov'"):
         run(study(solver="krylof"), sources())
+    for wrong in (None, Power, 3):
+        with pytest.raises(ConfigurationError, match="solver is"):
+            run(study(solver=wrong), sources())
 
 
 def test_a_cohort_of_strangers_is_refused():

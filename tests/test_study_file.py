@@ -222,7 +222,7 @@ def test_a_header_of_numbers_is_said_for_all_or_for_one(tmp_path: Path) -> None:
 
 def test_a_column_without_a_name_can_be_dropped(tmp_path: Path) -> None:
     (tmp_path / "berlin.csv").write_text(",age,mass\n0,40,70\n1,41,71\n")
-    with pytest.raises(DataError, match="site 'berlin': .*column 1 of 3 has no name"):
+    with pytest.raises(DataError, match=r"site 'berlin': .*column 1 of 3 has no name"):
         loaded(tmp_path, SITES).open_sources()
     assert loaded(tmp_path, SITES + '[data]\ndrop = [""]\n').open_sources()["berlin"].columns == ("age", "mass")
 

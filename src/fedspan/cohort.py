@@ -38,7 +38,7 @@ class Cohort:
         if self.sample not in ("uniform", "by-size-with-replacement"):
             raise ConfigurationError(f"sample is 'uniform' or 'by-size-with-replacement', got {self.sample!r}")
         if self.first is not None:
-            if not isinstance(self.first, Integral) or isinstance(self.first, bool):
+            if not _is_number(self.first, Integral):
                 raise ConfigurationError(f"first is how many replies are waited for, an integer; got {self.first!r}")
             if self.first < 1:
                 raise ConfigurationError(f"a round waits for at least 1 reply, got first={self.first}")
@@ -46,7 +46,7 @@ class Cohort:
         if self.deadline is not None:
             if not _is_number(self.deadline) or not 0 < self.deadline < float("inf"):
                 raise ConfigurationError(
-                    f"a deadline is a positive, finite number of seconds, or None to wait for all; got {self.deadline!r}"
+                    f"a deadline is a positive number of seconds, or None to wait for all; got {self.deadline!r}"
                 )
             object.__setattr__(self, "deadline", float(self.deadline))
         if self.late not in ("drop", "carry"):
@@ -81,8 +81,8 @@ class Cohort:
         return {name: int(t) for name, t in zip(pool, times, strict=True) if t}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _is_number(value: Any, kind: type = Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _names(only: Any) -> tuple[str, ...]:

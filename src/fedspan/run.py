@@ -23,7 +23,7 @@ from fedspan.layers import Journal, OnRound, RoundRecord, observe, record
 from fedspan.linalg import Estimate, canonical_signs, orth, orth_against
 from fedspan.rounds import Cohort, Solve, drive, numbered
 from fedspan.sites import open_sites
-from fedspan.solvers import NAMES, Problem, Solution, Solver, choose, make
+from fedspan.solvers import NAMES, Problem, Solution, Solver, check_solver, choose, make
 from fedspan.threshold import rank_by_fraction, rank_by_threshold
 
 
@@ -228,6 +228,7 @@ def under(terms: dict[str, Any], solve: Solve[Solution]) -> Solve[Solution]:
 
 def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> Solver:
     """Return the solver asked for, or the one that fits; refuse a cohort it cannot honour."""
+    check_solver(study.solver)
     solver = study.solver
     if solver == "auto":
         solver = choose(d, k, full=study.cohort.is_full)

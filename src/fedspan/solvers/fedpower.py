@@ -97,7 +97,7 @@ class FedPower(Iterative):
         super().__post_init__()
         if self.rounds < 2:
             raise ConfigurationError(f"fedpower needs at least 2 rounds, the last for the values; got {self.rounds}")
-        if self.align is not None and not (isinstance(self.align, str) and self.align in ALIGN):
+        if self.align not in (None, *ALIGN):
             raise ConfigurationError(f"align is 'procrustes', 'sign' or None, got {self.align!r}")
         if self.reference not in ("global", "baseline"):
             raise ConfigurationError(f"reference is 'global' or 'baseline', got {self.reference!r}")

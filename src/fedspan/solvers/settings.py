@@ -18,14 +18,14 @@ def whole(name: str, value: Any, expected: str = "an integer") -> int:
     Traceback (most recent call last):
     fedspan.errors.ConfigurationError: rounds is an integer, got 2.5 (float)
     """
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise ConfigurationError(f"{name} is {expected}, got {value!r} ({type(value).__name__})")
     return int(value)
 
 
 def finite(name: str, value: Any) -> float:
     """Return a finite number, numpy's as Python's own; refuse anything else."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ConfigurationError(f"{name} is a finite number, got {value!r} ({type(value).__name__})")
     return float(value)
 
