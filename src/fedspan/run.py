@@ -39,6 +39,10 @@ class Study:
     init: Array | None = None
     """A d x k basis to start from: a warm start."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.solver, str):
+            check_solver(self.solver)
+
     def fingerprint(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         """Return what a resumed run must agree on, as plain data."""
         solver = self.solver if isinstance(self.solver, str) else {NAMES[type(self.solver)]: vars(self.solver)}

@@ -215,6 +215,19 @@ def test_what_the_study_dropped_is_dropped_again(federation: Federation) -> None
 # ---- what is refused ---------------------------------------------------------------------------------------------
 
 
+def test_a_header_of_numbers_is_said(federation: Federation) -> None:
+    model, data = fitted(federation), federation.folder / "bare.csv"
+    rows = federation.rows["lyon"].copy()
+    rows[0] = np.arange(rows.shape[1])
+    np.savetxt(data, rows, fmt=["%d"] * rows.shape[1], delimiter=",")
+    out = federation.folder / "out.npy"
+    result = invoke("transform", model, data, "-o", out)
+    assert result.exit_code == 4
+    assert "header = false" in result.stderr
+    assert invoke("transform", model, data, "-o", out, "--no-header").exit_code == 0
+    assert np.load(out).shape == (25, 2)
+
+
 def test_a_gap_without_a_choice_is_refused_and_nothing_is_written(federation: Federation) -> None:
     model, rows = fitted(federation), federation.rows["lyon"].copy()
     rows[7, 2] = np.nan

@@ -72,6 +72,8 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _open(self, sites: Sites, sample_weight: Any, site_weight: Any) -> dict[str, Source]:
         named = name_sites(sites)
         if named is None:
+            if site_weight is not None:
+                raise ConfigurationError("site_weight weighs sites against each other; one array is one site")
             X = validate_data(
                 self,
                 sites,

@@ -15,7 +15,8 @@ A round costs 8 d r bytes to each site, with 32 of settings and the name of the 
 with ``reference="baseline"``); a last Ritz round gives the values (8 bytes more back where only some answer).
 Sites send A_i'A_i Z, that is s_i times the paper's M_i Z, so the plain sum weighs by p_i as
 lines 7 and (scheme 2) 10 do; in scheme 1 each drawn site counts once and divides by its own s_i. The noise of
-lines 6 and 8 is the site's policy (`Site.noised`); that of lines 7 and 10 is the coordinator's.
+lines 6 and 8 is the site's policy (`Site.noised`); that of lines 7 and 10 is the coordinator's. Left out: Alg. 3
+line 15 averages over the last cohort again; here the last average draws a cohort of its own, by the same scheme.
 """
 
 from __future__ import annotations
