@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from fedspan.cli.compare import Trial, table_of, try_solvers
-from fedspan.cli.output import Json, bold, print_json, say, say_exactly
+from fedspan.cli.output import Json, bold, print_json, program, say, say_exactly
 from fedspan.cli.runs import COPY, finish, fresh_folder, model_of, summarise
 from fedspan.data import open_source, partition
 from fedspan.encoding import Array, write_atomically
@@ -77,7 +77,7 @@ def demo(
         _look_at(trials),
         f"Each run is kept in {where}, with the sites' files and a study to change. Next, try:",
     )
-    say_exactly(bold(f"  fedspan fit {shlex.quote(str(where / COPY))}"))
+    say_exactly(bold(f"  {program()} fit {shlex.quote(str(where / COPY))}"))
 
 
 def _look_at(trials: list[Trial]) -> str:

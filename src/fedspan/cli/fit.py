@@ -19,6 +19,7 @@ from fedspan.cli.output import (
     note,
     plain_table,
     print_json,
+    program,
     say,
     say_exactly,
     watching_rounds,
@@ -59,7 +60,7 @@ def fit(
     chosen = folder_to_resume(base) if resume else folder_to_start(base)
     if resume:
         check_unchanged(described, chosen)
-    again = f"fedspan fit {shlex.quote(str(study))} --resume"
+    again = f"{program()} fit {shlex.quote(str(study))} --resume"
     again += "" if folder is None else f" --folder {shlex.quote(str(folder))}"
     summary = run_into(chosen, described, resume=resume, again=again)
     if json:
@@ -141,7 +142,7 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     example = shlex.quote(str(next(iter(described.sites.values())).path))
     rows += [
         ("kept in", s["folder"]),
-        ("next", f"fedspan transform {shlex.quote(s['model'])} {example}"),
+        ("next", f"{program()} transform {shlex.quote(s['model'])} {example}"),
     ]
     say_exactly(*labelled(rows), "")
     say(_components(s))

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -59,6 +62,13 @@ def _remember_json(context: typer.Context, value: bool) -> bool:
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", callback=_remember_json)]
 """The ``--json`` option of every verb."""
+
+
+def program() -> str:
+    """Return what to type for this program: its name where the shell would find it, else the path it was called by."""
+    called = sys.argv[0]
+    outside_the_path = Path(called).name == "fedspan" and shutil.which("fedspan") is None
+    return shlex.quote(called) if outside_the_path else "fedspan"
 
 
 def console(*, stderr: bool = False) -> Console:
