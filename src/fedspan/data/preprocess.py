@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
-from array_api_compat import array_namespace
 
 from fedspan.data.align import align_columns
 from fedspan.data.aligned import Aligned
+from fedspan.data.columns import any_in_columns, column_sums, count_gaps, gap_weights, lowest_entry
 from fedspan.data.prepared import Prepared, inverse_degrees
-from fedspan.data.source import Source, like, to_host
+from fedspan.data.source import Source
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError, DataError, FileError
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
@@ -108,7 +107,7 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
     missing = 0.0
     if message["missing"] == "mean":
         with _at(site):
-            missing = sum(_gaps(block) for block in source.blocks()) / max(rows * features, 1)
+            missing = sum(count_gaps(block) for block in source.blocks()) / max(rows * features, 1)
         if missing > message["max_missing_fraction"]:
             raise DataError(
                 f"site {site.id!r} misses {missing:.1%} of its entries, more than max_missing_fraction = "
@@ -133,12 +132,12 @@ def moments(site: Site, message: dict[str, Plain]) -> Reply:
         for block, weights in aligned.rows():
             mass = float(block.shape[0]) if weights is None else float(weights.sum())
             weight += mass
-            present += mass - _gap_weights(block, weights, with_gaps)
-            sums += _column_sums(block, weights, with_gaps)
+            present += mass - gap_weights(block, weights, with_gaps)
+            sums += column_sums(block, weights, with_gaps)
             if message["degree"]:
-                lowest = min(lowest, _lowest(block))
+                lowest = min(lowest, lowest_entry(block))
                 root = np.sqrt(inverse_degrees(block)) if lowest >= 0 else np.zeros(block.shape[0])
-                normal += _column_sums(block, root if weights is None else root * weights, with_gaps)
+                normal += column_sums(block, root if weights is None else root * weights, with_gaps)
     if not np.all(np.isfinite(sums)):
         raise DataError(f"site {site.id!r} has {_unusable(aligned, ~np.isfinite(sums), message['columns'], with_gaps)}")
     if lowest < 0:
@@ -234,8 +233,8 @@ def _unusable(aligned: Aligned, bad: Array, columns: list[str] | None, with_gaps
     """Return what is wrong with columns whose sums are not finite, and the way out: one more look at the rows."""
     infinite, missing = np.zeros(len(bad), dtype=bool), np.zeros(len(bad), dtype=bool)
     for block, _ in aligned.rows():
-        infinite |= _any_in_columns(block, "isinf")
-        missing |= _any_in_columns(block, "isnan")
+        infinite |= any_in_columns(block, "isinf")
+        missing |= any_in_columns(block, "isnan")
     missing &= not with_gaps
     large = bad & ~infinite & ~missing
     found = []
@@ -289,60 +288,6 @@ def _spreads(variance: Array, mean: Array, weight: float) -> Array:
 def _unless_zero(scale: Array) -> Array:
     """A constant column is left as it is (scikit-learn's rule), not divided by zero."""
     return np.where(scale > 0, scale, 1.0)
-
-
-def _lowest(block: Any) -> float:
-    if scipy.sparse.issparse(block):
-        return float(block.data.min(initial=0.0))
-    return float(array_namespace(block).min(block)) if block.shape[0] else 0.0
-
-
-def _gaps(block: Any) -> int:
-    if scipy.sparse.issparse(block):
-        return int(np.isnan(block.data).sum())
-    xp = array_namespace(block)
-    return int(xp.sum(xp.astype(xp.isnan(block), xp.int64)))
-
-
-def _any_in_columns(block: Any, test: str) -> Array:
-    """Whether a column has an entry that is infinite, or NaN."""
-    if scipy.sparse.issparse(block):
-        found = np.zeros(block.shape[1], dtype=bool)
-        found[block.indices[getattr(np, test)(block.data)]] = True
-        return found
-    xp = array_namespace(block)
-    return to_host(xp.any(getattr(xp, test)(block), axis=0))
-
-
-def _gap_weights(block: Any, weights: Array | None, with_gaps: bool) -> Array | float:
-    """Return the weight of missing entries in each column."""
-    if not with_gaps:
-        return 0.0
-    if scipy.sparse.issparse(block):
-        gaps = block.copy()
-        gaps.data = np.isnan(block.data).astype(float)
-        ones = np.ones(block.shape[0]) if weights is None else weights
-        return np.asarray(gaps.T @ ones)
-    xp = array_namespace(block)
-    gaps = xp.astype(xp.isnan(block), block.dtype)
-    if weights is not None:
-        gaps = gaps * like(block, weights[:, None])
-    return to_host(xp.sum(gaps, axis=0, dtype=xp.float64))
-
-
-def _column_sums(block: Any, weights: Array | None, with_gaps: bool) -> Array:
-    if scipy.sparse.issparse(block):
-        if with_gaps:
-            block = block.copy()
-            block.data = np.nan_to_num(block.data, nan=0.0, posinf=np.inf, neginf=-np.inf)
-        ones = np.ones(block.shape[0]) if weights is None else weights
-        return np.asarray(block.T @ ones, dtype=float)
-    xp = array_namespace(block)
-    if with_gaps:
-        block = xp.where(xp.isnan(block), xp.zeros_like(block), block)
-    if weights is not None:
-        block = block * like(block, weights[:, None])
-    return to_host(xp.sum(block, axis=0, dtype=xp.float64))
 
 
 def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
