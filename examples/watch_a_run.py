@@ -12,7 +12,7 @@ sites = {f"site{i}": rng.standard_normal((100, 30)) * 0.9 ** np.arange(30) for i
 
 
 def watch(record, estimate):
-    """Called after each round with its record and the d x r estimate (None while the data is prepared)."""
+    """Called after each of the solver's rounds with its record and the d x r estimate it was asked with."""
     change = "" if record.change is None else f"change {record.change:.1e}"
     print(f"round {record.round}: {record.step:15s} {record.sites} sites, {record.bytes_up} bytes up  {change}")
 

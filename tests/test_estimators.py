@@ -467,10 +467,10 @@ def test_fitted_attributes_of_the_contract(estimator):
 def test_every_round_is_shown():
     seen = []
     model = FederatedPCA(3, on_round=lambda record, estimate: seen.append((record, estimate))).fit(three_sites())
-    assert [record for record, _ in seen] == model.history_
-    for record, estimate in seen:
-        if not record.setup:
-            np.testing.assert_allclose(estimate.T @ estimate, np.eye(estimate.shape[1]), atol=1e-10)
+    assert [record for record, _ in seen] == [record for record in model.history_ if not record.setup]
+    assert len(seen) == model.n_rounds_
+    for _, estimate in seen:
+        np.testing.assert_allclose(estimate.T @ estimate, np.eye(estimate.shape[1]), atol=1e-10)
 
 
 def test_verbose_writes_a_line_each_round(capsys):

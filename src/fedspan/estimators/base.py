@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Self
@@ -26,11 +27,12 @@ from fedspan.run import Result, Study, run
 from fedspan.solvers import NAMES
 
 
-class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """A federated decomposition; `FederatedPCA` and `FederatedTruncatedSVD` say which."""
 
+    @abstractmethod
     def _study(self) -> Study:
-        raise NotImplementedError
+        """Return the study that the parameters describe."""
 
     def fit(self, sites: Sites, y: Any = None, sample_weight: Any = None, site_weight: Any = None) -> Self:
         """Fit to the sites' data without pooling it.
@@ -53,8 +55,9 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 raise ConfigurationError(f"{name}={getattr(self, name)!r} is not available in this version of fedspan")
         sources = self._open(sites, sample_weight, site_weight)
         watchers: list[OnRound] = [round_printer()] if self.verbose else []
-        if self.on_round is not None:
-            watchers.append(self.on_round)
+        on_round = self.on_round
+        if on_round is not None:  # the solver's rounds: set-up rounds have no estimate to show
+            watchers.append(lambda record, estimate: None if estimate is None else on_round(record, estimate))
         folder = None if self.run_folder is None else Path(self.run_folder)
         result = run(study, sources, engine=self.engine, folder=folder, resume=self.resume, watchers=watchers)
         self._learn(result, np.result_type(*(source.dtype for source in sources.values())))

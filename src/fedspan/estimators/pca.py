@@ -41,7 +41,8 @@ class FederatedPCA(FederatedDecomposition):
     random_state
         The run's seed.
     verbose, on_round
-        Print a line each round; call ``on_round(record, estimate)`` after each round.
+        Print a line each round; call ``on_round(record, estimate)`` after each of the solver's rounds, with the
+        orthonormal basis that the round was asked with.
     run_folder, resume
         Where to record the run, so that it can be looked at; go on with the run recorded there.
     init

@@ -28,7 +28,7 @@ class RoundRecord:
     sites: int
     aggregate: str
     """What the coordinator may see of the replies: "sum", "mean" or "gather"."""
-    change: float | None
+    change: float | None = None
     """The sine of the largest angle between this round's estimate and the one before (None: no estimate yet)."""
 
 
