@@ -686,3 +686,16 @@ def test_degree_normalised_svd_is_scikit_learns_on_the_normalised_matrix():
     for name in ("singular_values_", "explained_variance_", "explained_variance_ratio_"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-10, err_msg=name)
     np.testing.assert_allclose(np.abs(ours.transform(pooled)), np.abs(theirs.transform(normal)), atol=1e-8)
+
+
+def test_a_run_with_carried_replies_resumes_to_the_same_answer(tmp_path):
+    def stop(record, estimate):
+        if record.round == 6:
+            raise KeyboardInterrupt
+
+    settings = {"solver": Power(rounds=12, tol=0), "participation": Cohort(first=2, late="carry")}
+    whole = FederatedPCA(2, **settings).fit(three_sites())
+    with pytest.raises(KeyboardInterrupt):
+        FederatedPCA(2, run_folder=tmp_path / "run", on_round=stop, **settings).fit(three_sites())
+    again = FederatedPCA(2, run_folder=tmp_path / "run", resume=True, **settings).fit(three_sites())
+    assert again.components_.tobytes() == whole.components_.tobytes()

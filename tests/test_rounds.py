@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan.errors import ConfigurationError, StateLost
-from fedspan.rounds import STEPS, Cohort, Memory, Outcome, Reply, Round, Site, Step, Sum, answer, drive, numbered
+from fedspan.rounds import STEPS, Cohort, Late, Memory, Outcome, Reply, Round, Site, Step, Sum, answer, drive, numbered
 from fedspan.rounds import site_step as register
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -213,7 +213,7 @@ def test_a_carried_reply_is_a_parent_though_it_is_not_counted_yet():
 
     def execute(question):
         seen.append(dict(question.parents))
-        return Outcome(None, ["a"], 0, 0, ["b"] if question.number == 1 else [])
+        return Outcome(None, ["a"], 0, 0, (Late("b", 1.0, 1.0, 1),) if question.number == 1 else ())
 
     drive(numbered(asking(4)), execute)
     assert seen[2] == {"a": 1, "b": 1}

@@ -29,7 +29,7 @@ from fedspan.errors import StateLost
 from fedspan.reduce import Gather, Mean, Reduce, Sum
 
 __all__ = [
-    "STEPS", "Array", "Cohort", "Gather", "Mean", "Memory", "Outcome", "Plain", "Policy", "Reduce", "Reply",
+    "STEPS", "Array", "Cohort", "Gather", "Late", "Mean", "Memory", "Outcome", "Plain", "Policy", "Reduce", "Reply",
     "Round", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
 ]  # fmt: skip
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Round:
-    """One question to the sites. ``number`` and ``parents`` are filled in by `numbered`, the rest by the solver."""
+    """One question to the sites. ``number``, ``parents`` and ``carried`` are filled in by `numbered`."""
 
     step: Step
     message: Plain = None
@@ -52,6 +52,8 @@ class Round:
     number: int = -1
     parents: Mapping[str, int] = field(default_factory=dict)
     """For each site, the last round it answered: the state its step must go on from."""
+    carried: tuple[Late, ...] = ()
+    """Late replies of the step's round before, which count in this one."""
     terms: dict[str, Plain] | None = None
     """The state every site has from set-up (the preparation), for one that lost its own and may restart."""
 
@@ -61,6 +63,15 @@ class Round:
         return digest([self.number, self.step.name, self.message])
 
 
+class Late(NamedTuple):
+    """A reply that came too late for its round and is carried over to the next of its step."""
+
+    site: str
+    value: Plain
+    weight: float
+    times: int
+
+
 class Outcome(NamedTuple):
     """What came of a round: the aggregate, and what it cost."""
 
@@ -68,8 +79,8 @@ class Outcome(NamedTuple):
     sites: list[str]
     bytes_up: int
     bytes_down: int
-    carried: list[str] = []  # noqa: RUF012 - never changed
-    """Sites that answered too late, whose replies join the next round of this step."""
+    carried: tuple[Late, ...] = ()
+    """Replies that came too late and join the next round of this step."""
 
 
 Solve = Generator[Round, Any, T]
@@ -79,14 +90,17 @@ Solve = Generator[Round, Any, T]
 def numbered(solve: Solve[T]) -> Solve[T]:
     """Number a solver's rounds, note who answered which, and hand the solver the bare aggregate."""
     parents: dict[str, int] = {}
+    waiting: dict[str, tuple[Late, ...]] = {}
     number, value = 0, None
     while True:
         try:
             question = solve.send(value)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        outcome: Outcome = yield replace(question, number=number, parents=dict(parents))
-        parents.update(dict.fromkeys([*outcome.sites, *outcome.carried], number))
+        step, carried = question.step.name, waiting.pop(question.step.name, ())
+        outcome: Outcome = yield replace(question, number=number, parents=dict(parents), carried=carried)
+        parents.update(dict.fromkeys([*outcome.sites, *(late.site for late in outcome.carried)], number))
+        waiting[step] = outcome.carried
         number, value = number + 1, outcome.value
 
 

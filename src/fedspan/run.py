@@ -163,13 +163,7 @@ def open_journal(folder: Path, fingerprint: dict[str, Any], *, resume: bool) -> 
             f"{folder}: the study changed since this run began: {', '.join(changed)} "
             f"({key} was {recorded.get(key)}, is {_plain(fingerprint[key])}); restore it, or use another folder"
         )
-    journal = Journal(folder)
-    if journal.carrying:
-        raise ResumeError(
-            f"{folder}: replies of {journal.carrying} were carried over to a round that was not asked, and are lost; "
-            f'a run with late = "carry" cannot be resumed to the same answer: start it anew, or with late = "drop"'
-        )
-    return journal
+    return Journal(folder)
 
 
 def solve_study(study: Study) -> Solve[tuple[Facts, Solver, Solution]]:

@@ -10,7 +10,7 @@ import pytest
 from fedspan.encoding import encode
 from fedspan.errors import ResumeError
 from fedspan.layers import Journal, record
-from fedspan.rounds import STEPS, Outcome, Round, drive, numbered
+from fedspan.rounds import STEPS, Late, Outcome, Round, drive, numbered
 
 MULTIPLY = STEPS["gram.multiply"]
 VALUES = [
@@ -64,8 +64,10 @@ def test_a_replay_gives_sites_and_bytes_back(tmp_path):
 
 
 def test_carried_replies_are_kept(tmp_path):
-    drive(record(numbered(asked(1)), Journal(tmp_path)), lambda q: Outcome(1.0, ["a"], 1, 2, ["b"]))
-    assert Journal(tmp_path).replay(Round(MULTIPLY, {"i": 0}, number=0)).carried == ["b"]
+    late = Late("b", np.arange(3.0), 2.0, 1)
+    drive(record(numbered(asked(1)), Journal(tmp_path)), lambda q: Outcome(1.0, ["a"], 1, 2, (late,)))
+    (kept,) = Journal(tmp_path).replay(Round(MULTIPLY, {"i": 0}, number=0)).carried
+    assert (kept.site, kept.value.tobytes(), kept.weight, kept.times) == ("b", late.value.tobytes(), 2.0, 1)
 
 
 def test_there_is_a_line_before_the_question_and_one_after_the_answer(tmp_path):

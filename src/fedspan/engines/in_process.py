@@ -9,7 +9,7 @@ import numpy as np
 
 from fedspan.encoding import Plain, payload_bytes
 from fedspan.errors import CohortError, ConfigurationError, FedspanError, SiteError
-from fedspan.rounds import Cohort, Outcome, Reply, Round, Site, answer
+from fedspan.rounds import Cohort, Late, Outcome, Reply, Round, Site, answer
 
 
 class InProcess:
@@ -24,7 +24,6 @@ class InProcess:
         if len(self._sites) < len(sites):
             raise ConfigurationError("two sites have the same name; names tell sites apart")
         self._seed = seed
-        self._carried: dict[str, list[tuple[str, Reply, int]]] = {}
 
     def __call__(self, question: Round) -> Outcome:
         """Ask the cohort, in name order, and add up the replies that count."""
@@ -33,9 +32,9 @@ class InProcess:
         collector = question.reduce.collector(False)
         answered: list[str] = []
         bytes_up = 0
-        carried = self._carried.pop(question.step.name, [])
-        for name, reply, times in carried:
-            collector.add(name, reply.value, reply.weight, times)
+        carried: list[Late] = []
+        for before in question.carried:
+            collector.add(*before)
         for name, times in asked.items():
             if name in late and question.cohort.late == "drop":
                 continue
@@ -44,14 +43,13 @@ class InProcess:
             bytes_up += reply.value.nbytes if type(reply.value) is np.ndarray else payload_bytes(reply.value)
             if name in late or _overdue(question.cohort, started):
                 if question.cohort.late == "carry":
-                    self._carried.setdefault(question.step.name, []).append((name, reply, times))
+                    carried.append(Late(name, reply.value, reply.weight, times))
                 continue
             collector.add(name, reply.value, reply.weight, times)
             answered.append(name)
-        _enough(question, len(answered) + len(carried), asked)
+        _enough(question, len(answered) + len(question.carried), asked)
         bytes_down = payload_bytes(question.message) * len(asked)
-        late_for_next = [name for name, _, _ in self._carried.get(question.step.name, ())]
-        return Outcome(collector.result(), answered, bytes_up, bytes_down, late_for_next)
+        return Outcome(collector.result(), answered, bytes_up, bytes_down, tuple(carried))
 
     def _draw(self, question: Round) -> dict[str, int]:
         if question.cohort.is_full:

@@ -1,9 +1,10 @@
 """The coordinator's journal: every question before it is asked, every aggregate before it is used.
 
 A run folder holds ``rounds.jsonl``, a line when a round is asked and one when it is answered, and the aggregates in
-``rounds/NNNN.npy`` (``.plain`` where an aggregate is more than one array). The coordinator's half of a study is
-deterministic given its seed, so a resumed run replays: answered rounds are taken from the journal, checked against
-the question's digest, and the first open one is asked again, under the same number, of sites that answer once.
+``rounds/NNNN.npy`` (``.plain`` where an aggregate is more than one array; ``.late`` for replies carried over). The
+coordinator's half of a study is deterministic given its seed, so a resumed run replays: answered rounds are taken from
+the journal, checked against the question's digest, and the first open one is asked again, under the same number, of
+sites that answer once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from fedspan.encoding import Array, Plain, decode, encode, write_atomically
 from fedspan.errors import FileError, ResumeError
-from fedspan.rounds import Outcome, Round, Solve
+from fedspan.rounds import Late, Outcome, Round, Solve
 
 T = TypeVar("T")
 
@@ -31,12 +32,6 @@ class Journal:
         self._file = folder / "rounds.jsonl"
         self._answered = {line["round"]: line for line in self._read() if "answer" in line}
 
-    @property
-    def carrying(self) -> list[str]:
-        """Sites whose late replies waited for a next round: they lived in the engine, and died with it."""
-        last = {line["step"]: line.get("carried", []) for _, line in sorted(self._answered.items())}
-        return sorted({site for sites in last.values() for site in sites})
-
     def replay(self, question: Round) -> Outcome | None:
         """Return the recorded outcome of this round, if it has one."""
         line = self._answered.get(question.number)
@@ -48,7 +43,9 @@ class Journal:
                 f"recorded; the study, its data or fedspan changed. Start it anew in another folder"
             )
         value = self._load(line["answer"])
-        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"], line.get("carried", []))
+        late = self._load(line["carried"]) if "carried" in line else []
+        carried = tuple(Late(*reply) for reply in late)
+        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"], carried)
 
     def asked(self, question: Round) -> None:
         """Note a question before it is asked."""
@@ -62,15 +59,15 @@ class Journal:
             "bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "seconds": round(seconds, 6),
         }  # fmt: skip
         if outcome.carried:
-            line["carried"] = outcome.carried
+            line["carried"] = self._store(question.number, [list(late) for late in outcome.carried], ".late")
         self._append(line)
 
-    def _store(self, number: int, value: Plain) -> dict[str, Any]:
+    def _store(self, number: int, value: Plain, suffix: str = ".plain") -> dict[str, Any]:
         if isinstance(value, np.ndarray):
             name = f"rounds/{number:04d}.npy"
             write_atomically(self._folder / name, _npy(value))
             return {"file": name, "shape": list(value.shape), "dtype": value.dtype.name}
-        name = f"rounds/{number:04d}.plain"
+        name = f"rounds/{number:04d}{suffix}"
         write_atomically(self._folder / name, encode(value))
         return {"file": name}
 
