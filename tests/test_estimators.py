@@ -699,3 +699,16 @@ def test_a_run_with_carried_replies_resumes_to_the_same_answer(tmp_path):
         FederatedPCA(2, run_folder=tmp_path / "run", on_round=stop, **settings).fit(three_sites())
     again = FederatedPCA(2, run_folder=tmp_path / "run", resume=True, **settings).fit(three_sites())
     assert again.components_.tobytes() == whole.components_.tobytes()
+
+
+def test_bad_input_takes_nothing_of_the_users_from_a_folder_that_was_there(tmp_path):
+    for name in ("sites", "rounds"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.csv").write_text("precious")
+    (tmp_path / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError, match="n_components = 70"):
+        FederatedPCA(70, run_folder=tmp_path).fit(three_sites())
+    assert set(before) <= set(tmp_path.rglob("*"))
+    assert not (tmp_path / "rounds.jsonl").exists()
+    assert not (tmp_path / "terms.json").exists()

@@ -97,13 +97,13 @@ def run(
     """Run a study on sites. With a folder, every round is recorded there and a stopped run can be resumed."""
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
-    existed = folder is not None and folder.exists()
+    before = None if folder is None else contents(folder)
     journal = None if folder is None else open_journal(folder, study.fingerprint(sources), resume=resume)
     try:
         return _run(study, sources, journal, folder, get_engine(engine), watchers)
     except (ConfigurationError, DataError, FileError):
         if folder is not None and not resume:  # nothing was learnt: leave nothing half-written behind
-            discard(folder, existed=existed)
+            discard(folder, before)
         raise
 
 
@@ -125,15 +125,21 @@ def _run(
     return Result(Estimate(canonical_signs(basis), values), facts, solver, solution.converged, history)
 
 
-def discard(folder: Path, *, existed: bool) -> None:
-    """Remove what a failed run left: the folder it made, or just its own parts of one that was there."""
-    if not existed:
+def contents(folder: Path) -> set[Path] | None:
+    """Return what a folder holds before a run, None where there is no such folder."""
+    return set(folder.iterdir()) if folder.is_dir() else None
+
+
+def discard(folder: Path, before: set[Path] | None) -> None:
+    """Remove what a failed run left, and nothing that was there ``before`` it: that is the user's."""
+    if before is None:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    for part in (folder / "rounds", folder / "sites"):
-        shutil.rmtree(part, ignore_errors=True)
-    for part in (folder / "terms.json", folder / "rounds.jsonl"):
-        part.unlink(missing_ok=True)
+    for part in (contents(folder) or set()) - before:
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
 
 
 def assemble(solve: Solve[Any], journal: Journal | None, watchers: Sequence[OnRound]) -> Solve[Any]:

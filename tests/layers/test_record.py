@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import numpy as np
 import pytest
 
 from fedspan.encoding import encode
-from fedspan.errors import ResumeError
+from fedspan.errors import FileError, ResumeError
 from fedspan.layers import Journal, record
 from fedspan.rounds import STEPS, Late, Outcome, Round, drive, numbered
 
@@ -90,7 +91,8 @@ def test_arrays_lie_beside_the_journal_with_shape_and_type(tmp_path):
     journalled(tmp_path, outcome)
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     answer = lines[1]["answer"]
-    assert answer == {"file": "rounds/0000.npy", "shape": [4, 2], "dtype": "float64"}
+    digest = hashlib.sha256((tmp_path / "rounds/0000.npy").read_bytes()).hexdigest()
+    assert answer == {"file": "rounds/0000.npy", "shape": [4, 2], "dtype": "float64", "digest": digest}
     np.testing.assert_array_equal(np.load(tmp_path / answer["file"]), VALUES[0])
     assert lines[11]["answer"]["file"] == "rounds/0005.plain"
 
@@ -129,3 +131,14 @@ def test_another_question_under_a_recorded_number_is_refused(tmp_path, other):
 def test_an_empty_folder_is_an_empty_journal(tmp_path):
     assert Journal(tmp_path / "none").replay(Round(MULTIPLY, number=0)) is None
     assert not (tmp_path / "none").exists()
+
+
+def test_a_damaged_aggregate_is_never_replayed(tmp_path):
+    """One flipped bit in the numbers leaves a readable file, so only its digest can tell."""
+    journalled(tmp_path, outcome)
+    path = next(tmp_path.glob("rounds/0002.*"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(FileError, match="not those that were recorded"):
+        Journal(tmp_path).replay(Round(MULTIPLY, {"i": 2}, number=2))

@@ -27,7 +27,6 @@ from fedspan.cli.output import (
 from fedspan.cli.runs import (
     COPY,
     MODEL,
-    discard,
     finish,
     folder_name,
     folder_to_resume,
@@ -39,7 +38,7 @@ from fedspan.data import Source
 from fedspan.encoding import write_atomically
 from fedspan.errors import CohortError, FedspanError, ResumeError, SiteError
 from fedspan.progress import human_bytes
-from fedspan.run import Result, run
+from fedspan.run import Result, contents, discard, run
 from fedspan.study_file import StudyFile, load_study, parse_study
 
 _SETUP_ROUNDS = 4  # at most: describe, moments, spread, prepare
@@ -84,7 +83,7 @@ def check_unchanged(now: StudyFile, folder: Path) -> None:
 
 def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) -> dict[str, Any]:
     """Run a study in a folder. A run that could not go on anyway leaves nothing behind; ``again`` resumes it."""
-    sources, existed, started = described.open_sources(), folder.exists(), time.perf_counter()
+    sources, before, started = described.open_sources(), contents(folder), time.perf_counter()
     try:
         if not resume:
             write_atomically(folder / COPY, described.path.read_bytes())
@@ -99,7 +98,7 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
         raise
     except FedspanError:
         if not resume:
-            discard(folder, existed=existed)
+            discard(folder, before)
         raise
     return _keep(folder, described, sources, result, time.perf_counter() - started)
 

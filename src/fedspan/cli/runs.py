@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import count
@@ -24,7 +23,6 @@ from fedspan.run import Result, Study
 from fedspan.solvers import NAMES
 
 MODEL, SUMMARY, COPY = "model.fedspan", "summary.json", "study.toml"
-_PARTS = (COPY, "terms.json", "rounds.jsonl", "rounds", "sites", MODEL)
 
 Model = FederatedPCA | FederatedTruncatedSVD
 
@@ -81,19 +79,6 @@ def folder_to_resume(base: Path) -> Path:
         return unfinished[-1]
     state = f"{folders[-1]} holds no unfinished run" if folders else f"there is no run folder {base}"
     raise ResumeError(f"nothing to resume: {state}; start the study without --resume")
-
-
-def discard(folder: Path, *, existed: bool) -> None:
-    """Remove what a failed run left: the folder it made, or just its own parts of one that was there."""
-    if not existed:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for name in _PARTS:
-        part = folder / name
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
 
 
 # ---- what a run found ------------------------------------------------------------------------------

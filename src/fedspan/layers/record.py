@@ -9,6 +9,7 @@ sites that answer once.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import time
@@ -65,16 +66,22 @@ class Journal:
     def _store(self, number: int, value: Plain, suffix: str = ".plain") -> dict[str, Any]:
         if isinstance(value, np.ndarray):
             name = f"rounds/{number:04d}.npy"
-            write_atomically(self._folder / name, _npy(value))
-            return {"file": name, "shape": list(value.shape), "dtype": value.dtype.name}
+            data = _npy(value)
+            write_atomically(self._folder / name, data)
+            shape = {"shape": list(value.shape), "dtype": value.dtype.name}
+            return {"file": name, **shape, "digest": hashlib.sha256(data).hexdigest()}
         name = f"rounds/{number:04d}{suffix}"
-        write_atomically(self._folder / name, encode(value))
-        return {"file": name}
+        data = encode(value)
+        write_atomically(self._folder / name, data)
+        return {"file": name, "digest": hashlib.sha256(data).hexdigest()}
 
     def _load(self, answer: dict[str, Any]) -> Plain:
         path = self._folder / answer["file"]
         try:
-            return np.load(path, allow_pickle=False) if path.suffix == ".npy" else decode(path.read_bytes())
+            data = path.read_bytes()
+            if hashlib.sha256(data).hexdigest() != answer["digest"]:
+                raise ValueError("its bytes are not those that were recorded")
+            return np.load(io.BytesIO(data), allow_pickle=False) if path.suffix == ".npy" else decode(data)
         except (OSError, ValueError, EOFError) as cause:
             raise FileError(f"{path}: a recorded aggregate is unreadable ({cause}); the run cannot resume") from cause
 
