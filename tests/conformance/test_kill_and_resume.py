@@ -7,6 +7,7 @@ but its folder; two tests at the end use real processes and signal 9.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -478,12 +479,19 @@ def test_a_missing_or_damaged_aggregate_is_an_error_that_names_it(federation):
 
 
 def test_another_aggregate_in_the_journal_is_another_study(federation):
-    """An aggregate that was changed leads to a question that was never asked."""
+    """A changed aggregate is not what was recorded; with its digest changed too, it leads to another question."""
     killed = federation(target=("answer journalled", 6), victim="coordinator")
     with pytest.raises(CoordinatorDown):
         killed.run()
     path = killed.folder / "rounds" / "0004.npy"
+    recorded = hashlib.sha256(path.read_bytes()).hexdigest()
     np.save(path, np.load(path) + 1.0)
+    with pytest.raises(FileError, match="not those that were recorded"):
+        killed.run(resume=True)
+    journal = killed.folder / "rounds.jsonl"
+    text = journal.read_text()
+    assert text.count(recorded) == 1
+    journal.write_text(text.replace(recorded, hashlib.sha256(path.read_bytes()).hexdigest()))
     with pytest.raises(ResumeError, match=r"round 5 \(tests.walk\) is not the question that was recorded"):
         killed.run(resume=True)
 
