@@ -17,6 +17,7 @@ from fedspan import Cohort, FederatedPCA, FederatedTruncatedSVD
 from fedspan.data import SymmetricSource, open_source
 from fedspan.errors import ConfigurationError, DataError, ResumeError
 from fedspan.metrics import projection_distance
+from fedspan.privacy.transcript import Transcript
 from fedspan.rounds import Outcome
 from fedspan.solvers import NAMES, BlockKrylov, Covariance, FedPower, Power
 from tests.conformance.solvers import EXACT
@@ -558,6 +559,21 @@ def test_a_run_folder_can_be_resumed(tmp_path):
     np.testing.assert_allclose(resumed.components_, whole.components_, atol=1e-10)
 
 
+@pytest.mark.parametrize("estimator", BOTH)
+def test_a_transcript_is_kept_where_it_is_asked_for_and_warned_about(estimator, tmp_path):
+    model = estimator(2, run_folder=tmp_path / "run", record="transcript")
+    with pytest.warns(UserWarning, match="the transcript keeps each site's releases by name") as caught:
+        model.fit(three_sites())
+    assert [warning.filename for warning in caught] == [__file__]
+    assert len(Transcript.read(tmp_path / "run").rounds) == len(model.history_)
+    model.save(tmp_path / "model")
+    assert estimator.load(tmp_path / "model").record == "rounds"  # the run's, not the model's
+    estimator(2, run_folder=tmp_path / "other").fit(three_sites())
+    assert not (tmp_path / "other" / "transcript").exists()
+    with pytest.raises(ConfigurationError, match="in the run folder, and none was given"):
+        estimator(2, record="transcript").fit(three_sites())
+
+
 @pytest.mark.parametrize("name", ["privacy", "secure"])
 @pytest.mark.parametrize("estimator", BOTH)
 def test_what_is_not_there_yet_is_refused_not_ignored(estimator, name):
@@ -568,7 +584,7 @@ def test_what_is_not_there_yet_is_refused_not_ignored(estimator, name):
 @pytest.mark.parametrize(
     "settings",
     [{"n_components": 0}, {"n_components": 9}, {"n_components": 1.5}, {"n_components": "mle"}, {"solver": "svd"},
-     {"columns": "all"}, {"missing": "drop"}, {"participation": 0.0}],
+     {"columns": "all"}, {"missing": "drop"}, {"participation": 0.0}, {"record": "all"}],
     ids=str,
 )  # fmt: skip
 def test_wrong_parameters_are_refused_at_the_fit(settings):

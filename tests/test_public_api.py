@@ -58,7 +58,7 @@ def test_the_package_lists_all_it_shows():
 
 COMMON = {
     "n_components": 10, "solver": "krylov", "privacy": None, "secure": False, "participation": None, "engine": None,
-    "random_state": 0, "verbose": 0, "on_round": None, "run_folder": None, "init": None,
+    "random_state": 0, "verbose": 0, "on_round": None, "run_folder": None, "init": None, "record": "rounds",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 from fedspan.data import Preparation, SymmetricSource, open_source
 from fedspan.errors import ConfigurationError, DataError, ResumeError
 from fedspan.metrics import projection_distance
+from fedspan.privacy.transcript import Transcript
 from fedspan.rounds import Cohort
 from fedspan.run import Study, run
 from fedspan.solvers import BlockKrylov, Covariance, FedPower, Power
@@ -237,6 +238,52 @@ def test_changed_sites_cannot_be_resumed(tmp_path):
     for other in ({"a": SITES["a"]}, {**SITES, "c": X}, {**SITES, "a": X}):
         with pytest.raises(ResumeError, match="sites"):
             run(study(), sources(other), folder=tmp_path, resume=True)
+
+
+def test_a_transcript_is_kept_only_where_it_is_asked_for(tmp_path):
+    run(study(), sources(), folder=tmp_path / "rounds")
+    result = run(study(), sources(), folder=tmp_path / "transcript", record="transcript")
+    assert not (tmp_path / "rounds" / "transcript").exists()
+    read = Transcript.read(tmp_path / "transcript")
+    assert [seen.step for seen in read.rounds] == [record.step for record in result.history]
+    assert read.sites == ["a", "b"]
+
+
+def test_a_transcript_needs_a_folder(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"in the run folder, and none was given; name one"):
+        run(study(), sources(), record="transcript")
+    with pytest.raises(ConfigurationError, match=r"got 'transcripts'; did you mean 'transcript'\?"):
+        run(study(), sources(), folder=tmp_path / "run", record="transcripts")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("before", "after"), [("transcript", "rounds"), ("rounds", "transcript")])
+def test_a_run_goes_on_with_what_it_kept_from_the_start(tmp_path, before, after):
+    run(study(), sources(), folder=tmp_path, record=before)
+    with pytest.raises(ResumeError, match=f'began with record = "{before}" and cannot go on with "{after}"'):
+        run(study(), sources(), folder=tmp_path, record=after, resume=True)
+    run(study(), sources(), folder=tmp_path, record=before, resume=True)
+
+
+def test_a_run_from_before_there_were_transcripts_is_resumed(tmp_path):
+    run(study(), sources(), folder=tmp_path)
+    terms = json.loads((tmp_path / "terms.json").read_text())
+    del terms["record"]
+    (tmp_path / "terms.json").write_text(json.dumps(terms))
+    run(study(), sources(), folder=tmp_path, resume=True)
+
+
+def test_a_transcript_of_another_run_is_not_mixed_up_with_this_one(tmp_path):
+    run(study(), sources(), folder=tmp_path, record="transcript")
+    (tmp_path / "rounds.jsonl").unlink()
+    with pytest.raises(ResumeError, match="holds a run already"):
+        run(study(), sources(), folder=tmp_path)
+
+
+def test_a_refused_study_leaves_no_transcript(tmp_path):
+    with pytest.raises(DataError, match="n_components = 9"):
+        run(study(n_components=9), sources(), folder=tmp_path, record="transcript")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_engine_is_a_name_or_a_callable():

@@ -47,6 +47,7 @@ secure = false
 engine = "in-process"
 seed = 4
 folder = "out"
+record = "transcript"
 """
 SITES = '[sites]\nberlin = "berlin.csv"\n'
 
@@ -70,6 +71,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert study.solver == FedPower(rounds=20, tol=0, sync=(1, 3, 7), align=None)
     assert study.cohort == Cohort(only=("berlin",), fraction=0.5, late="carry")
     assert (study.n_components, study.seed, study.estimator, study.drop) == (3, 4, "pca", ("patient_id",))
+    assert study.record == "transcript"
     berlin, lyon = study.sites["berlin"], study.sites["lyon"]
     assert (berlin.delimiter, berlin.decimal, berlin.weight) == ("|", ".", 1.0)
     assert (lyon.delimiter, lyon.decimal, lyon.weight, lyon.drop) == (";", ",", 2.0, ("note",))
@@ -86,6 +88,7 @@ def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
     study = loaded(tmp_path, SITES)
     assert study.name == "study"
     assert study.folder == tmp_path / "runs"
+    assert study.record == "rounds"
     assert study.study().solver == BlockKrylov()
     assert study.study().preparation == Preparation()
     assert study.study().n_components == 10
@@ -147,6 +150,8 @@ def test_n_components_is_a_number_a_share_or_auto(tmp_path: Path, wanted: str) -
         (SITES + "[participation]\nonly = ['berlni']\n", r"no site 'berlni'; did you mean 'berlin'\?"),
         (SITES + "[run]\nsecure = true\n", "secure = true is not available"),
         (SITES + "[run]\nengine = 'ray'\n", r"\[run\] there is no engine 'ray'"),
+        (SITES + "[run]\nrecord = 'transcripts'\n", r"\[run\] record is .*; did you mean 'transcript'\?"),
+        (SITES + "[run]\nrecord = true\n", r"\[run\] record = true: expected a text"),
         (SITES + "[run]\nseed = -1\n", "seed = -1: expected a whole number, 0 or more"),
         (SITES + "[run\n", "not valid TOML: .*line 3"),
         (SITES + SITES, "not valid TOML"),
@@ -262,6 +267,7 @@ def test_what_goes_wrong_at_a_site_names_it(tmp_path: Path) -> None:
 def test_changes_are_those_that_matter(tmp_path: Path) -> None:
     before = loaded(tmp_path, FULL)
     assert loaded(tmp_path, FULL.replace("out", "elsewhere").replace("three-", "four-")).changes(before) == []
+    assert loaded(tmp_path, FULL.replace('record = "transcript"\n', "")).changes(before) == []  # `run` minds this
     assert loaded(tmp_path, FULL.replace("seed = 4", "seed = 5")).changes(before) == ["seed"]
     assert loaded(tmp_path, FULL.replace('["patient_id"]', "[]")).changes(before) == ["drop"]
     assert loaded(tmp_path, FULL.replace("weight = 2", "weight = 3")).changes(before) == ["sites"]

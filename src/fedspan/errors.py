@@ -9,6 +9,7 @@
     │   ├── RoundConflict    the same round was asked twice with different questions
     │   └── StateLost        a site was asked to go on from a state it no longer has
     ├── CohortError          too few sites answered a round
+    ├── ConvergenceError     a solver went astray: it diverged or stalled, and has no answer to return
     ├── ResumeError          a run cannot be resumed: the study changed, or there is nothing to resume
     └── FileError            a model, run or data file is unreadable, truncated or of another format (a ValueError)
 
@@ -47,6 +48,10 @@ class StateLost(SiteError):
 
 class CohortError(FedspanError):
     """Too few sites answered a round."""
+
+
+class ConvergenceError(FedspanError):
+    """A solver went astray: it diverged or stalled, and has no answer to return."""
 
 
 class ResumeError(FedspanError):

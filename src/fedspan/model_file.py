@@ -17,7 +17,7 @@ from fedspan.rounds import Cohort
 from fedspan.solvers import NAMES, make
 
 FORMAT, VERSION = "fedspan-model", 1
-NOT_KEPT = ("engine", "on_round", "run_folder", "resume", "init", "privacy", "secure", "verbose")
+NOT_KEPT = ("engine", "on_round", "run_folder", "resume", "record", "init", "privacy", "secure", "verbose")
 """Parameters that belong to a run, not to a model."""
 
 E = TypeVar("E")

@@ -1,6 +1,8 @@
 """Assemble and run a study: data preparation, solver, layers, engine. The order of layers is fixed here.
 
-solver and set-up  ->  numbered  ->  observe  ->  record  ->  engine
+solver and set-up  ->  numbered  ->  observe  ->  record  ->  transcript  ->  engine
+
+`record` is there with a run folder, `transcript` only where it is asked for too.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ from fedspan.data import Facts, Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array, digest, write_atomically
 from fedspan.engines import Engine, get_engine
-from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError
-from fedspan.layers import Journal, OnRound, RoundRecord, observe, record
+from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError, nearest
+from fedspan.layers import Journal, OnRound, RoundRecord, observe, record, transcript
 from fedspan.linalg import Estimate, canonical_signs, orth, orth_against
+from fedspan.privacy.transcript import TranscriptWriter, has_transcript
 from fedspan.rounds import Cohort, Solve, drive, numbered
 from fedspan.sites import open_sites
 from fedspan.solvers import NAMES, Problem, Solution, Solver, check_solver, choose, make
 from fedspan.threshold import rank_by_fraction, rank_by_threshold
+
+RECORDS = ("rounds", "transcript")
+"""What a run folder may keep: the aggregates, or every site's releases too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +98,26 @@ def run(
     engine: str | Engine | None = None,
     folder: Path | None = None,
     resume: bool = False,
+    record: str = "rounds",
     watchers: Sequence[OnRound] = (),
 ) -> Result:
-    """Run a study on sites. With a folder, every round is recorded there and a stopped run can be resumed."""
+    """Run a study on sites. With a folder, every round is recorded there and a stopped run can be resumed.
+
+    ``record="transcript"`` keeps each site's releases in the folder too, which must then be protected like them:
+    `fedspan.privacy.transcript`.
+    """
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
+    check_record(record)
+    if record == "transcript" and folder is None:
+        raise ConfigurationError(
+            'record="transcript" keeps what each site released in the run folder, and none was given; name one'
+        )
     before = None if folder is None else contents(folder)
-    journal = None if folder is None else open_journal(folder, study.fingerprint(sources), resume=resume)
+    journal = None if folder is None else open_journal(folder, study.fingerprint(sources), record, resume=resume)
+    writer = TranscriptWriter(folder) if folder is not None and record == "transcript" else None
     try:
-        return _run(study, sources, journal, folder, get_engine(engine), watchers)
+        return _run(study, sources, journal, writer, folder, get_engine(engine), watchers)
     except (ConfigurationError, DataError, FileError):
         if folder is not None and not resume:  # nothing was learnt: leave nothing half-written behind
             discard(folder, before)
@@ -111,13 +128,14 @@ def _run(
     study: Study,
     sources: Mapping[str, Source],
     journal: Journal | None,
+    writer: TranscriptWriter | None,
     folder: Path | None,
     engine: Engine,
     watchers: Sequence[OnRound],
 ) -> Result:
     sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
     history: list[RoundRecord] = []
-    solve = assemble(solve_study(study), journal, [lambda r, _: history.append(r), *watchers])
+    solve = assemble(solve_study(study), journal, writer, [lambda r, _: history.append(r), *watchers])
     facts, solver, solution = drive(solve, engine(sites, study.seed))
     basis, values = solution.estimate
     if not facts.symmetric:
@@ -142,19 +160,29 @@ def discard(folder: Path, before: set[Path] | None) -> None:
             part.unlink(missing_ok=True)
 
 
-def assemble(solve: Solve[Any], journal: Journal | None, watchers: Sequence[OnRound]) -> Solve[Any]:
+def assemble(
+    solve: Solve[Any], journal: Journal | None, writer: TranscriptWriter | None, watchers: Sequence[OnRound]
+) -> Solve[Any]:
     """Put the layers around a solver, in their order."""
     solve = observe(numbered(solve), *watchers)
-    return solve if journal is None else record(solve, journal)
+    if journal is not None:
+        solve = record(solve, journal)
+    return solve if writer is None else transcript(solve, writer)
 
 
-def open_journal(folder: Path, fingerprint: dict[str, Any], *, resume: bool) -> Journal:
-    """Open a run folder: a new one, or with ``resume`` one whose study is the same."""
+def check_record(wanted: str) -> None:
+    """Refuse what no run folder can keep."""
+    if wanted not in RECORDS:
+        raise ConfigurationError(f"record is 'rounds' or 'transcript', got {wanted!r}; {nearest(str(wanted), RECORDS)}")
+
+
+def open_journal(folder: Path, fingerprint: dict[str, Any], kept: str, *, resume: bool) -> Journal:
+    """Open a run folder: a new one, or with ``resume`` one whose study is the same and that keeps the same."""
     terms = folder / "terms.json"
     if not resume:
-        if (folder / "rounds.jsonl").exists():
+        if (folder / "rounds.jsonl").exists() or has_transcript(folder):
             raise ResumeError(f"{folder} holds a run already; resume it, or name another folder")
-        write_atomically(terms, json.dumps(fingerprint, indent=1, sort_keys=True).encode())
+        write_atomically(terms, json.dumps({**fingerprint, "record": kept}, indent=1, sort_keys=True).encode())
         return Journal(folder)
     if not terms.exists():
         raise ResumeError(f"{folder} holds no run to resume; start the study without resume")
@@ -168,6 +196,12 @@ def open_journal(folder: Path, fingerprint: dict[str, Any], *, resume: bool) -> 
         raise ResumeError(
             f"{folder}: the study changed since this run began: {', '.join(changed)} "
             f"({key} was {recorded.get(key)}, is {_plain(fingerprint[key])}); restore it, or use another folder"
+        )
+    before = recorded.get("record", "rounds")
+    if before != kept:
+        raise ResumeError(
+            f'{folder}: this run began with record = "{before}" and cannot go on with "{kept}": its transcript would '
+            f'have a hole; resume it with "{before}", or use another folder'
         )
     return Journal(folder)
 

@@ -25,7 +25,7 @@ from fedspan.data.optional import parquet_module
 from fedspan.engines import get_engine
 from fedspan.errors import ConfigurationError, DataError, FedspanError, nearest
 from fedspan.rounds import Cohort
-from fedspan.run import Study
+from fedspan.run import Study, check_record
 from fedspan.solvers import SOLVERS, Solver, make
 from fedspan.toml_tables import FLAG, NUMBER, TABLE, TEXT, WHOLE, Kind, Table, as_hinted, shown
 from fedspan.toml_tables import TEXTS as NAMES
@@ -44,7 +44,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "data": (*PREPARATION, "drop", *LAYOUT),
     "solve": ("estimator", "n_components", "solver", "settings"),
     "participation": tuple(COHORT),
-    "run": ("secure", "engine", "seed", "folder"),
+    "run": ("secure", "engine", "seed", "folder", "record"),
 }
 """The keys of each table; [sites] has one for each site."""
 SITE_KEYS = ("path", "weight", "drop", *LAYOUT)
@@ -86,6 +86,8 @@ class StudyFile:
     seed: int
     folder: Path
     """Where runs are kept."""
+    record: str
+    """What is kept of a run: ``"rounds"``, or ``"transcript"`` for each site's releases too."""
 
     def study(self) -> Study:
         """Return the study that `fedspan.run.run` takes."""
@@ -101,7 +103,7 @@ class StudyFile:
 
     def changes(self, before: StudyFile) -> list[str]:
         """Return what differs from another reading of the study and may change a run's answer."""
-        names = (f.name for f in fields(self) if f.name not in ("path", "name", "engine", "folder"))
+        names = (f.name for f in fields(self) if f.name not in ("path", "name", "engine", "folder", "record"))
         return [name for name in names if getattr(self, name) != getattr(before, name)]
 
     def _open(self, name: str, site: SiteEntry) -> Source:
@@ -191,8 +193,10 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
     seed, engine = run.get("seed", WHOLE, 0), run.get("engine", TEXT, "in-process")
     if seed < 0:
         raise ConfigurationError(f"[run] seed = {seed}: expected a whole number, 0 or more")
+    record = run.get("record", TEXT, "rounds")
     with _prefixed("[run] "):
         get_engine(engine)
+        check_record(record)
     sites = _sites(raw, data, base)
     return StudyFile(
         path=path,
@@ -207,6 +211,7 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         engine=engine,
         seed=seed,
         folder=base / run.get("folder", TEXT, "runs"),
+        record=record,
     )
 
 

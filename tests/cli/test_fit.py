@@ -16,6 +16,7 @@ from fedspan.cli import fit
 from fedspan.errors import SiteError
 from fedspan.layers import RoundRecord
 from fedspan.model_file import read_model
+from fedspan.privacy.transcript import Transcript
 from tests.cli.conftest import COLUMNS, Federation, invoke, python
 
 SLOW = "[solve.settings]\nrounds = 40\ntol = 0\n[run]\nseed = 3\n"
@@ -115,6 +116,17 @@ def test_the_folder_can_be_named(federation: Federation) -> None:
     assert not federation.run_folder.exists()
 
 
+def test_a_transcript_is_kept_where_the_study_asks_and_warned_about(federation: Federation) -> None:
+    federation.write_study('[run]\nrecord = "transcript"\n')
+    result = invoke("fit", federation.study)
+    assert result.exit_code == 0
+    (warning,) = [line for line in result.stderr.splitlines() if "arning" in line]
+    assert warning.startswith("Warning: the transcript keeps each site's releases by name; protect the run folder")
+    read = Transcript.read(federation.run_folder)
+    assert read.sites == sorted(federation.rows)
+    assert len(read.rounds) == len((federation.run_folder / "rounds.jsonl").read_text().splitlines()) / 2
+
+
 # ---- resuming ----------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +217,23 @@ def test_a_run_is_not_resumed_with_another_study(
     assert named in result.stderr
     assert json.loads(result.stdout)["kind"] == "ResumeError"
     assert not (federation.run_folder / "model.fedspan").exists()
+
+
+@pytest.mark.parametrize("record", ["transcript", "rounds"])
+def test_a_run_keeps_its_transcript_whole_or_has_none(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    other = "rounds" if record == "transcript" else "transcript"
+    federation.write_study(f'{SLOW}record = "{record}"\n', solver="power")
+    interrupt_fit(federation, monkeypatch)
+    federation.write_study(f'{SLOW}record = "{other}"\n', solver="power")
+    result = invoke("fit", federation.study, "--resume")
+    assert result.exit_code == 6
+    assert f'this run began with record = "{record}"' in result.stderr
+    assert "its transcript would have a hole" in result.stderr
+    federation.write_study(f'{SLOW}record = "{record}"\n', solver="power")
+    assert invoke("fit", federation.study, "--resume").exit_code == 0
+    assert (federation.run_folder / "transcript").exists() == (record == "transcript")
 
 
 def test_a_run_is_not_resumed_when_a_site_has_other_rows(

@@ -184,7 +184,7 @@ def test_reproduce_calls_the_papers_module(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_verb_has_help_and_json() -> None:
     verbs = [command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
-    assert verbs == ["demo", "fit", "plan", "compare", "transform", "export", "reproduce", "datasets"]
+    assert verbs == ["demo", "fit", "plan", "compare", "transform", "export", "audit", "reproduce", "datasets"]
     for verb in verbs:
         result = invoke(verb, "--help")
         assert result.exit_code == 0

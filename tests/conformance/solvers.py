@@ -12,6 +12,7 @@ from fedspan.data import Preparation, open_source
 from fedspan.rounds import Cohort
 from fedspan.run import Result, Study, run
 from fedspan.solvers import (
+    FAPS,
     NAMES,
     UDA,
     WDA,
@@ -65,6 +66,11 @@ CASES = [
     Case("krylov", BlockKrylov(tol=1e-12, oversampling=2), exact=True),
     Case("krylov-restarted", BlockKrylov(tol=1e-12, oversampling=0, max_basis=3), exact=True),
     Case("krylov-wide", BlockKrylov(tol=1e-12, oversampling=30), exact=True),
+    Case("faps", FAPS(rounds=240, tol=0.0), exact=True),
+    Case("faps-subspace", FAPS(rounds=60, tol=0.0, inner="subspace")),
+    Case("faps-oversampled", FAPS(rounds=60, tol=0.0, oversampling=2)),
+    Case("faps-stops", FAPS(tol=1e-13)),
+    Case("faps-published", FAPS.published(rounds=120, tol=0.0, penalty=1.0)),
     Case("covariance", Covariance(), exact=True),
     Case("uda", UDA()),
     Case("uda-first", UDA(), FIRST),

@@ -37,6 +37,7 @@ from fedspan.cli.runs import (
 from fedspan.data import Source
 from fedspan.encoding import write_atomically
 from fedspan.errors import CohortError, FedspanError, ResumeError, SiteError
+from fedspan.privacy.transcript import WARNING
 from fedspan.progress import human_bytes
 from fedspan.run import Result, contents, discard, run
 from fedspan.study_file import StudyFile, load_study, parse_study
@@ -84,13 +85,16 @@ def check_unchanged(now: StudyFile, folder: Path) -> None:
 def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) -> dict[str, Any]:
     """Run a study in a folder. A run that could not go on anyway leaves nothing behind; ``again`` resumes it."""
     sources, before, started = described.open_sources(), contents(folder), time.perf_counter()
+    if described.record == "transcript":
+        note(f"Warning: {WARNING}.")
     try:
         if not resume:
             write_atomically(folder / COPY, described.path.read_bytes())
         with watching_rounds(described.name, _budget(described)) as watch:
             result = run(
-                described.study(), sources, engine=described.engine, folder=folder, resume=resume, watchers=[watch]
-            )
+                described.study(), sources, engine=described.engine, folder=folder, resume=resume,
+                record=described.record, watchers=[watch],
+            )  # fmt: skip
     except KeyboardInterrupt:
         raise Stopped(f"stopped; the rounds so far are kept. Go on with: {again}") from None
     except (SiteError, CohortError):

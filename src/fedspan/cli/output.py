@@ -27,6 +27,7 @@ from fedspan.encoding import Array
 from fedspan.errors import (
     CohortError,
     ConfigurationError,
+    ConvergenceError,
     DataError,
     FedspanError,
     FileError,
@@ -44,10 +45,12 @@ EXIT_CODES: dict[type[FedspanError], int] = {
     SiteError: 5,
     CohortError: 5,
     ResumeError: 6,
+    ConvergenceError: 7,
 }
 EXIT_HELP = (
     "Exit codes: 0 done; 1 unexpected; 2 wrong usage; 3 a study or setting is wrong; 4 a site's data, or a file, "
-    "cannot be used; 5 a site or round failed; 6 the run cannot be resumed; 130 interrupted."
+    "cannot be used; 5 a site or round failed; 6 the run cannot be resumed; "
+    "7 the solver diverged or stalled; 130 interrupted."
 )
 
 

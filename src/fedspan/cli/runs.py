@@ -1,7 +1,8 @@
 """Run folders: where a run is kept, what is in it, and which one is next.
 
 A run folder holds ``study.toml`` (a copy), ``terms.json``, ``rounds.jsonl``, ``rounds/`` and ``sites/`` (what
-resuming needs), and when the run is done ``model.fedspan`` and, written last, ``summary.json``.
+resuming needs), ``transcript/`` where the study asks for it, and when the run is done ``model.fedspan`` and, written
+last, ``summary.json``.
 """
 
 from __future__ import annotations

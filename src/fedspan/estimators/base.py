@@ -21,6 +21,7 @@ from fedspan.errors import ConfigurationError, DataError, FedspanError
 from fedspan.estimators.sites_argument import Sites, by_name, has_names, name_sites
 from fedspan.layers import OnRound
 from fedspan.model_file import load_model, save_model
+from fedspan.privacy.transcript import WARNING
 from fedspan.progress import round_printer
 from fedspan.rounds import Cohort
 from fedspan.run import Result, Study, run
@@ -59,7 +60,12 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if on_round is not None:  # the solver's rounds: set-up rounds have no estimate to show
             watchers.append(lambda record, estimate: None if estimate is None else on_round(record, estimate))
         folder = None if self.run_folder is None else Path(self.run_folder)
-        result = run(study, sources, engine=self.engine, folder=folder, resume=self.resume, watchers=watchers)
+        if self.record == "transcript" and folder is not None:
+            warnings.warn(WARNING, UserWarning, stacklevel=2)
+        result = run(
+            study, sources, engine=self.engine, folder=folder, resume=self.resume, record=self.record,
+            watchers=watchers,
+        )  # fmt: skip
         self._learn(result, np.result_type(*(source.dtype for source in sources.values())))
         if self.converged_ is False and study.cohort.is_full:  # sampling noise never settles
             warnings.warn(

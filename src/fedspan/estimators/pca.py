@@ -45,6 +45,9 @@ class FederatedPCA(FederatedDecomposition):
         orthonormal basis that the round was asked with.
     run_folder, resume
         Where to record the run, so that it can be looked at; go on with the run recorded there.
+    record
+        What the run folder keeps: ``"rounds"``, or ``"transcript"`` for each site's releases too. Those are then to be
+        protected as the releases are.
     init
         A d x k basis to start from.
     whiten
@@ -84,6 +87,7 @@ class FederatedPCA(FederatedDecomposition):
         whiten: bool = False,
         columns: str = "strict",
         missing: str = "error",
+        record: str = "rounds",
     ) -> None:
         self.n_components = n_components
         self.solver = solver
@@ -102,6 +106,7 @@ class FederatedPCA(FederatedDecomposition):
         self.whiten = whiten
         self.columns = columns
         self.missing = missing
+        self.record = record
 
     def _study(self) -> Study:
         preparation = Preparation(

@@ -50,6 +50,7 @@ class FederatedTruncatedSVD(FederatedDecomposition):
         init: Array | None = None,
         columns: str = "strict",
         normalise: str | None = None,
+        record: str = "rounds",
     ) -> None:
         self.n_components = n_components
         self.solver = solver
@@ -65,6 +66,7 @@ class FederatedTruncatedSVD(FederatedDecomposition):
         self.init = init
         self.columns = columns
         self.normalise = normalise
+        self.record = record
 
     def _study(self) -> Study:
         return make_study(self, Preparation(center=False, columns=self.columns, normalise=self.normalise))

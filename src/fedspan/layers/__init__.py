@@ -2,5 +2,6 @@
 
 from fedspan.layers.observe import OnRound, RoundRecord, observe
 from fedspan.layers.record import Journal, record
+from fedspan.layers.transcript import transcript
 
-__all__ = ["Journal", "OnRound", "RoundRecord", "observe", "record"]
+__all__ = ["Journal", "OnRound", "RoundRecord", "observe", "record", "transcript"]

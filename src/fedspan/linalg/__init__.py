@@ -7,6 +7,7 @@ from fedspan.linalg.eigen import (
     left_svd,
     ritz,
     ritz_turn,
+    spectral_norm,
     top_eigenvectors,
     top_of_factors,
     top_of_product,
@@ -14,5 +15,5 @@ from fedspan.linalg.eigen import (
 
 __all__ = [
     "Estimate", "OrderFreeSum", "canonical_signs", "left_svd", "orth", "orth_against", "procrustes", "ritz",
-    "ritz_turn", "sign_fix", "top_eigenvectors", "top_of_factors", "top_of_product",
+    "ritz_turn", "sign_fix", "spectral_norm", "top_eigenvectors", "top_of_factors", "top_of_product",
 ]  # fmt: skip

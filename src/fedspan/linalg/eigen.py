@@ -10,6 +10,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 
 from fedspan.encoding import Array
+from fedspan.linalg.basis import orth_against
 
 
 class Estimate(NamedTuple):
@@ -77,3 +78,22 @@ def top_of_product(times: Callable[[Array], Array], d: int, k: int, rng: np.rand
     values, vectors = scipy.sparse.linalg.eigsh(operator, k=k, which="LA", v0=start)
     order = np.argsort(values)[::-1]
     return Estimate(vectors[:, order], values[order])
+
+
+def spectral_norm(times: Callable[[Array], Array], start: Array, steps: int = 8) -> float:
+    """Return the largest |eigenvalue| of a symmetric matrix known by its product: a few Lanczos steps from a vector.
+
+    A lower bound, within a few percent where the start is not orthogonal to the leading eigenvector.
+
+    >>> spectral_norm(lambda v: np.array([[3.0], [1.0]]) * v, np.array([[0.6], [0.8]]))
+    3.0
+    """
+    basis = start / np.linalg.norm(start)
+    products = times(basis)
+    for _ in range(min(steps, len(start)) - 1):
+        block, _ = orth_against(products[:, -1:], basis)
+        if block.shape[1] == 0:
+            break
+        basis, products = np.hstack([basis, block]), np.hstack([products, times(block)])
+    projected = basis.T @ products
+    return float(np.abs(np.linalg.eigvalsh((projected + projected.T) / 2)).max())

@@ -7,6 +7,7 @@
 """
 
 from fedspan.metrics.bounds import Bounds, bounds
+from fedspan.metrics.faps import FapsAssumptions, faps_assumptions
 from fedspan.metrics.local import local_approximation, residual_error
 from fedspan.metrics.subspace import captured_variance, kkt_violation, principal_angles, projection_distance
 from fedspan.metrics.theorems import ErrorBound, PowerBound, ResidualBound
@@ -14,10 +15,12 @@ from fedspan.metrics.theorems import ErrorBound, PowerBound, ResidualBound
 __all__ = [
     "Bounds",
     "ErrorBound",
+    "FapsAssumptions",
     "PowerBound",
     "ResidualBound",
     "bounds",
     "captured_variance",
+    "faps_assumptions",
     "kkt_violation",
     "local_approximation",
     "principal_angles",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.solvers.covariance import Covariance
+from fedspan.solvers.faps import FAPS
 from fedspan.solvers.fedpower import FedPower
 from fedspan.solvers.krylov import BlockKrylov
 from fedspan.solvers.one_shot import UDA, WDA, RandomizedSVD
@@ -14,6 +15,7 @@ SOLVERS: dict[str, type[Solver]] = {
     "power": Power,
     "fedpower": FedPower,
     "krylov": BlockKrylov,
+    "faps": FAPS,
     "covariance": Covariance,
     "uda": UDA,
     "wda": WDA,
@@ -24,8 +26,8 @@ SOLVERS: dict[str, type[Solver]] = {
 NAMES = {kind: name for name, kind in SOLVERS.items()}
 
 __all__ = [
-    "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "Power", "Problem", "RandomizedSVD",
-    "Solution", "Solver", "check_solver", "choose", "make",
+    "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "Power", "Problem",
+    "RandomizedSVD", "Solution", "Solver", "check_solver", "choose", "make",
 ]  # fmt: skip
 
 

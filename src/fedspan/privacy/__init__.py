@@ -1,0 +1,1 @@
+"""Privacy: what a run's releases reveal (`fedspan.privacy.audit`), read from its transcript."""

@@ -1,0 +1,329 @@
+"""The transcript holds what left each site, all of it and once, whatever solver asked and whoever was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+
+import fedspan.privacy.transcript
+import fedspan.run
+from fedspan.data import open_source
+from fedspan.encoding import decode, encode
+from fedspan.engines import InProcess
+from fedspan.errors import CohortError, FileError
+from fedspan.layers import transcript
+from fedspan.privacy.transcript import Transcript, TranscriptWriter
+from fedspan.rounds import Cohort, Gather, Late, Mean, Outcome, Reply, Round, Site, Sum, drive, numbered, site_step
+from fedspan.run import Study, run
+from tests.conformance.solvers import CASES, SCHEME_1, bits, rows_of, solve
+from tests.conformance.walk import Walk, register
+from tests.wire import CoordinatorDown, Log, Wire
+
+
+@site_step("tests.transcript")
+def tell(site, message):
+    """Something of this site and this round, with a weight where the message asks for one."""
+    value = np.array([len(site.id), site.round, message["i"]], dtype=float)
+    return Reply(value, weight=len(site.id) if message["weighted"] else 1.0)
+
+
+def sites():
+    return [Site(name, open_source(np.ones((2, 2)) * i)) for i, name in enumerate(["a", "bb", "ccc", "dddd"])]
+
+
+def driven(folder, reduce=None, *, rounds=6, cohort=None, engine=None, weighted=False):
+    """Ask so many rounds with a transcript; returns the aggregates and what was kept."""
+
+    def solver():
+        aggregates = []
+        for i in range(rounds):
+            message = {"i": i, "weighted": weighted}
+            aggregates.append((yield Round(tell, message, reduce or Sum(), cohort or Cohort())))
+        return aggregates
+
+    engine = engine or InProcess(sites(), seed=2)
+    aggregates = drive(transcript(numbered(solver()), TranscriptWriter(folder)), engine)
+    return aggregates, Transcript.read(folder).rounds
+
+
+def same(one, other):
+    return encode(one) == encode(other)
+
+
+def journal(folder):
+    """What the journal says of each answered round."""
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return {line["round"]: line for line in lines if "answer" in line}
+
+
+def aggregate(folder, line):
+    path = folder / line["answer"]["file"]
+    return np.load(path) if path.suffix == ".npy" else decode(path.read_bytes())
+
+
+# ---- every solver ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_transcript_is_what_left_each_site(case, tmp_path):
+    log = Log()
+    result = solve(case, engine=partial(Wire, log=log), folder=tmp_path, record="transcript")
+    rounds, answered = Transcript.read(tmp_path).rounds, journal(tmp_path)
+    assert [(seen.round, seen.step, seen.setup, seen.aggregate) for seen in rounds] == [
+        (r.round, r.step, r.setup, r.aggregate) for r in result.history
+    ]
+    for number, step, site, message in log.asked:
+        assert rounds[number].step == step
+        assert same(rounds[number].message, message)
+        if site not in answered[number]["sites"]:  # too late to be among the first, and dropped
+            assert case.cohort.first is not None
+            assert site not in rounds[number].replies
+    for seen in rounds:
+        left = {site: decode(*log.left[site, seen.round]) for site in answered[seen.round]["sites"]}
+        assert {reply["weight"] for reply in left.values()} == {1.0}
+        assert same(seen.replies, {site: reply["value"] for site, reply in left.items()})
+    assert bits(result) == bits(solve(case, engine=Wire))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_replies_make_up_the_aggregate(case, tmp_path):
+    solve(case, folder=tmp_path, record="transcript")
+    lines = journal(tmp_path)
+    for seen in Transcript.read(tmp_path).rounds:
+        whole = aggregate(tmp_path, lines[seen.round])
+        if seen.aggregate == "gather":
+            assert same({name: value for name, value in whole.items() if not name.endswith(")")}, seen.replies)
+        elif case.cohort != SCHEME_1 or seen.setup:  # there a reply counts as often as its site was drawn
+            total = Sum().collector(False)
+            for name in sorted(seen.replies):
+                total.add(name, seen.replies[name], 1.0, 1)
+            assert same(total.result(), whole)
+
+
+@pytest.mark.parametrize("case", CASES[::5], ids=str)
+def test_a_transcript_changes_nothing_else(case, tmp_path):
+    plain = solve(case, folder=tmp_path / "plain")
+    kept = solve(case, folder=tmp_path / "kept", record="transcript")
+    assert bits(plain) == bits(kept)
+    names = {path.relative_to(tmp_path / "plain") for path in (tmp_path / "plain").rglob("*")}
+    assert not any("transcript" in str(name) for name in names)
+    more = {path.relative_to(tmp_path / "kept") for path in (tmp_path / "kept").rglob("*")} - names
+    assert {name.parts[0] for name in more} == {"transcript"}
+
+
+# ---- what a reply is -------------------------------------------------------------------------------------------
+
+
+def test_a_reply_is_kept_before_the_outcome_is_used(tmp_path):
+    def solver():
+        for i in range(3):
+            yield Round(tell, {"i": i, "weighted": False})
+            assert len(Transcript.read(tmp_path).rounds) == i + 1
+
+    drive(transcript(numbered(solver()), TranscriptWriter(tmp_path)), InProcess(sites()))
+
+
+@pytest.mark.parametrize("reduce", [Sum(), Mean(), Gather()], ids=lambda reduce: type(reduce).__name__)
+@pytest.mark.parametrize("engine", [InProcess, Wire])
+def test_a_weight_that_left_is_kept_with_its_value(tmp_path, reduce, engine):
+    aggregates, rounds = driven(tmp_path, reduce, engine=engine(sites()), weighted=True)
+    for number, seen in enumerate(rounds):
+        values = {name: np.array([len(name), number, number], dtype=float) for name in ("a", "bb", "ccc", "dddd")}
+        assert same(seen.replies.pop("a"), values.pop("a"))  # its weight is 1
+        assert same(seen.replies, {n: {"value": v, "weight": float(len(n))} for n, v in values.items()})
+    if reduce == Mean():
+        np.testing.assert_allclose(aggregates[0][0], (1 + 4 + 9 + 16) / 10)
+
+
+@pytest.mark.parametrize("reduce", [Sum(), Gather()], ids=lambda reduce: type(reduce).__name__)
+def test_a_site_drawn_twice_released_once(tmp_path, reduce):
+    cohort = Cohort(fraction=1.0, sample="by-size-with-replacement")
+    aggregates, rounds = driven(tmp_path, reduce, cohort=cohort)
+    assert any(len(seen.replies) < 4 for seen in rounds)
+    for whole, seen in zip(aggregates, rounds, strict=True):
+        for name, value in seen.replies.items():
+            assert same(value, np.array([len(name), seen.round, seen.round], dtype=float))
+        if reduce == Gather():
+            assert len(whole) == 4
+            assert {name.split(" ")[0] for name in whole} == set(seen.replies)
+
+
+# ---- late replies ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cohort", [Cohort(first=3, late="carry"), Cohort(fraction=0.5, first=1, late="carry")], ids=str
+)
+@pytest.mark.parametrize("reduce", [Sum(), Mean()], ids=lambda reduce: type(reduce).__name__)
+def test_a_carried_reply_belongs_to_the_round_that_asked_for_it(tmp_path, reduce, cohort):
+    outcomes, engine = [], InProcess(sites(), seed=2)
+
+    def execute(question):
+        outcomes.append(engine(question))
+        return outcomes[-1]
+
+    _, rounds = driven(tmp_path, reduce, rounds=20, cohort=cohort, engine=execute)
+    for outcome, seen in zip(outcomes, rounds, strict=True):
+        assert len(outcome.carried) == 1
+        assert sorted(seen.replies) == sorted([*outcome.sites, outcome.carried[0].site])
+        for name, value in seen.replies.items():
+            assert same(value, np.array([len(name), seen.round, seen.round], dtype=float))
+
+
+def test_a_carried_reply_is_told_from_an_equal_new_one(tmp_path):
+    """Even where they are one object: in round 1 site a answers too, in round 3 it does not."""
+    value = np.ones(1)
+
+    def execute(question):
+        collector, in_time = question.reduce.collector(False), ["b", "a", "b", "b"][question.number]
+        for reply in question.carried:
+            collector.add(*reply)
+        collector.add(in_time, value, 1.0, 1)
+        late = (Late("a", value, 1.0, 1),) if question.number in (0, 2) else ()
+        return Outcome(collector.result(), [in_time], 0, 0, late)
+
+    aggregates, rounds = driven(tmp_path, rounds=4, engine=execute)
+    assert aggregates == [1.0, 2.0, 1.0, 2.0]
+    assert [sorted(seen.replies) for seen in rounds] == [["a", "b"], ["a"], ["a", "b"], ["b"]]
+
+
+def test_a_reply_that_was_dropped_is_not_kept(tmp_path):
+    _, rounds = driven(tmp_path, cohort=Cohort(first=3, late="drop"))
+    assert {len(seen.replies) for seen in rounds} == {3}
+
+
+def test_a_run_with_carried_replies_resumes_to_the_same_transcript(tmp_path):
+    study = Study(n_components=2, solver="power", cohort=Cohort(first=3, late="carry"))
+    sources = {name: open_source(rows) for name, rows in rows_of().items()}
+
+    def stop(record, estimate):
+        if record.round == 6:
+            raise KeyboardInterrupt
+
+    run(study, sources, folder=tmp_path / "whole", record="transcript")
+    with pytest.raises(KeyboardInterrupt):
+        run(study, sources, folder=tmp_path / "stopped", record="transcript", watchers=[stop])
+    run(study, sources, folder=tmp_path / "stopped", record="transcript", resume=True)
+    assert files(tmp_path / "stopped") == files(tmp_path / "whole")
+    late = [seen for seen in Transcript.read(tmp_path / "whole").rounds if not seen.setup]
+    assert {len(seen.replies) for seen in late} == {4}
+
+
+# ---- kills -----------------------------------------------------------------------------------------------------
+
+BOUNDARIES = (
+    "sending",
+    "collected",
+    "file half written",
+    "file written, not in the index",
+    "line cut short",
+    "in the index, not journalled",
+    "journalled",
+)
+SITES = {name: np.random.default_rng(i).standard_normal((6 + i, 5)) for i, name in enumerate(["ash", "elm", "oak"])}
+
+
+def files(folder):
+    """Every round as kept, to the byte."""
+    return {path.name: path.read_bytes() for path in (folder / "transcript").glob("*.plain")}
+
+
+class Killer:
+    """Ends the coordinator's process once, at a boundary of a round."""
+
+    def __init__(self, boundary, number):
+        self.target, self.fired = (boundary, number), False
+
+    def reaches(self, boundary, number):
+        return not self.fired and self.target == (boundary, number)
+
+    def at(self, boundary, number, site=""):
+        if self.reaches(boundary, number):
+            self.fired = True
+            raise CoordinatorDown(boundary)
+
+    def tap(self, monkeypatch):
+        at, reaches, write = self.at, self.reaches, fedspan.privacy.transcript.write_atomically
+
+        def write_round(path, data):
+            number = int(path.stem)
+            if reaches("file half written", number):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.with_name(f"{path.name}.1.part").write_bytes(data[: len(data) // 2])
+            at("file half written", number)
+            write(path, data)
+            at("file written, not in the index", number)
+
+        class Tapped(TranscriptWriter):
+            def append(self, seen):
+                super().append(seen)
+                if reaches("line cut short", seen.round):
+                    os.truncate(self._index, self._index.stat().st_size - 9)
+                at("line cut short", seen.round)
+                at("in the index, not journalled", seen.round)
+
+        monkeypatch.setattr(fedspan.privacy.transcript, "write_atomically", write_round)
+        monkeypatch.setattr(fedspan.run, "TranscriptWriter", Tapped)
+
+
+def walked(folder, killer=None, *, resume=False, **hooks):
+    """Run a study over the wire with a transcript."""
+    at = (lambda *event: None) if killer is None else killer.at
+    study = Study(n_components=2, solver=Walk(), cohort=Cohort(first=2), seed=11)
+    sources = {name: open_source(rows) for name, rows in SITES.items()}
+    watchers = [lambda record, estimate: at("journalled", record.round)]
+    engine = partial(Wire, on_event=at, **hooks)
+    return run(study, sources, engine=engine, folder=folder, record="transcript", watchers=watchers, resume=resume)
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_run_killed_anywhere_has_a_whole_transcript(boundary, tmp_path, monkeypatch):
+    register(monkeypatch)
+    expected = walked(tmp_path / "whole")
+    rounds = len(expected.history)
+    assert rounds == 7
+    for number in range(rounds):
+        folder, killer = tmp_path / str(number), Killer(boundary, number)
+        with monkeypatch.context() as patched:
+            killer.tap(patched)
+            with pytest.raises(CoordinatorDown):
+                walked(folder, killer)
+        answered = journal(folder)
+        assert set(answered) <= {int(name[:4]) for name in files(folder)}
+        result = walked(folder, resume=True)
+        assert bits(result) == bits(expected)
+        assert files(folder) == files(tmp_path / "whole")
+        assert [seen.round for seen in Transcript.read(folder).rounds] == list(range(rounds))
+
+
+def test_a_finished_run_keeps_its_transcript_when_it_is_replayed(tmp_path, monkeypatch):
+    register(monkeypatch)
+    walked(tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "transcript").iterdir()}
+    walked(tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "transcript").iterdir()} == before
+
+
+def test_a_run_whose_transcript_was_lost_asks_nothing_more(tmp_path, monkeypatch):
+    register(monkeypatch)
+    with pytest.raises(CoordinatorDown):
+        walked(tmp_path, Killer("sending", 5))
+    shutil.rmtree(tmp_path / "transcript")
+    log = Log()
+    with pytest.raises(FileError, match="round 0 is not in the transcript, so it cannot be made whole"):
+        walked(tmp_path, resume=True, log=log)
+    assert log.asked == []
+
+
+def test_a_round_that_failed_is_kept_when_it_is_asked_again(tmp_path, monkeypatch):
+    register(monkeypatch)
+    with pytest.raises(CohortError, match="1 of 3 sites answered"):
+        walked(tmp_path, drop=lambda number, site: "question" if number == 4 and site != "ash" else None)
+    assert len(Transcript.read(tmp_path).rounds) == 4
+    walked(tmp_path, resume=True)
+    assert len(Transcript.read(tmp_path).rounds) == 7
