@@ -21,6 +21,7 @@ PROMISED = {
     "fedspan.solvers": ["Power", "FedPower", "BlockKrylov", "UDA", "WDA", "RandomizedSVD", "Covariance"],
     "fedspan.metrics": ["projection_distance", "principal_angles", "captured_variance", "kkt_violation"],
     "fedspan.datasets": ["load", "Dataset"],
+    "fedspan.privacy.audit": ["audit", "Audit"],
     "fedspan.data": ["open_source", "Source", "Preparation"],
     "fedspan.rounds": ["Round", "Reply", "Site", "Cohort", "Sum", "Mean", "Gather", "site_step", "answer", "drive"],
 }

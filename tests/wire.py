@@ -18,7 +18,7 @@ import numpy as np
 import fedspan.errors
 from fedspan.encoding import decode, encode, payload_bytes
 from fedspan.errors import CohortError, FedspanError, SiteError
-from fedspan.rounds import STEPS, Outcome, Reply, Round, Site, Step, answer
+from fedspan.rounds import STEPS, Late, Outcome, Reply, Round, Site, Step, answer
 
 INSIDE_SITE = ("delivered", "replied")
 """Events that happen in a site's process; the others are the coordinator's."""
@@ -136,7 +136,9 @@ class Wire:
             collector.add(name, replies[name]["value"], replies[name]["weight"], asked[name])
         self._on_event("collected", question.number, "")
         up = sum(payload_bytes(reply["value"]) for reply in replies.values())
-        return Outcome(collector.result(), sorted(counted), up, payload_bytes(question.message) * len(asked))
+        down = payload_bytes(question.message) * len(asked)
+        dropped = [Late(n, r["value"], r["weight"], asked[n]) for n, r in replies.items() if n not in counted]
+        return Outcome(collector.result(), sorted(counted), up, down, dropped=tuple(dropped))
 
     def _draw(self, question: Round) -> dict[str, int]:
         def sizes() -> dict[str, float]:

@@ -81,6 +81,8 @@ class Outcome(NamedTuple):
     bytes_down: int
     carried: tuple[Late, ...] = ()
     """Replies that came too late and join the next round of this step."""
+    dropped: tuple[Late, ...] = ()
+    """Replies that came too late and count nowhere: they left their sites all the same."""
 
 
 Solve = Generator[Round, Any, T]

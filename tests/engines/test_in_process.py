@@ -107,6 +107,7 @@ def test_a_reply_after_the_deadline_is_dropped():
     outcome = engine(Round(slow, "b", number=0, cohort=Cohort(deadline=0.5)))
     assert outcome.sites == ["a", "c", "d"]
     assert outcome.value == 3.0
+    assert [late.site for late in outcome.dropped] == ["b"]  # which left its site all the same
 
 
 def test_a_round_nobody_answers_in_time_is_an_error():

@@ -19,22 +19,39 @@ _LEGEND_COLUMNS = 2
 _FLOOR = 1e-16  # a distance of exactly 0 has no place on a log scale
 
 
-def write_curves(path: Path, title: str, panels: Sequence[Mapping[str, Any]], *, x: str, y: str) -> None:
-    """Write a row of panels, each with its curves on a log scale, as a PNG.
+def write_curves(
+    path: Path,
+    title: str,
+    panels: Sequence[Mapping[str, Any]],
+    *,
+    x: str,
+    y: str,
+    across: int | None = None,
+    top: float | None = None,
+) -> None:
+    """Write panels, each with its curves on a log scale, as a PNG: in one row, or at most ``across`` in each.
 
     A panel is ``{"title": str, "curves": [{"label": str, "values": [...], "colour": int, "dashed": bool}, ...]}``;
-    values are drawn against 0, 1, 2 and so on.
+    values are drawn against 0, 1, 2 and so on, or against the curve's ``"at"``. What lies above ``top`` is cut off.
     """
     legend_lines = max(-(-len(panel["curves"]) // _LEGEND_COLUMNS) for panel in panels)
-    figure = Figure(figsize=(5.0 * len(panels) + 0.4, 4.1 + 0.2 * legend_lines), dpi=120, layout="constrained")
+    wide = min(len(panels), across or len(panels))
+    high = -(-len(panels) // wide)
+    size = 5.0 * wide + 0.4, (4.1 + 0.2 * legend_lines) * high
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, panel in zip(axes, panels, strict=True):
+    axes = figure.subplots(high, wide, squeeze=False)
+    for axis in axes.ravel()[len(panels) :]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes.ravel(), panels, strict=False):
         _draw(axis, panel["curves"])
         axis.set_title(panel["title"], fontsize=11)
         axis.set_xlabel(x)
-    axes[0].set_ylabel(y)
+        if top is not None and axis.get_ylim()[1] > top:
+            axis.set_ylim(top=top)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomically(path, buffer.getvalue())
@@ -45,7 +62,7 @@ def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
         values = [max(value, _FLOOR) for value in curve["values"]]
         colour = int(curve["colour"]) % len(COLOURS)
         axis.semilogy(
-            range(len(values)),
+            curve.get("at", range(len(values))),
             values,
             label=curve["label"],
             color=COLOURS[colour],
@@ -53,10 +70,12 @@ def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
             marker=MARKERS[colour],
             markerfacecolor="white" if curve["dashed"] else COLOURS[colour],
             markersize=4.5,
-            markevery=(at % 5, 5),  # marks of neighbouring curves do not hide each other
+            markevery=(at % 5, 5) if len(values) > 5 else 1,  # marks of neighbouring curves do not hide each other
             linewidth=1.5,
         )
-    axis.set_xlim(0, max(len(curve["values"]) for curve in curves) - 1)
+    ends = [at for curve in curves for at in curve.get("at", (0, len(curve["values"]) - 1))]
+    if max(ends) > min(ends):
+        axis.set_xlim(min(ends), max(ends))
     axis.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(  # below the axes, where it hides no curve

@@ -33,6 +33,7 @@ class InProcess:
         answered: list[str] = []
         bytes_up = 0
         carried: list[Late] = []
+        dropped: list[Late] = []
         for before in question.carried:
             collector.add(*before)
         for name, times in asked.items():
@@ -42,14 +43,14 @@ class InProcess:
             reply = self._ask(self._sites[name], question)
             bytes_up += reply.value.nbytes if type(reply.value) is np.ndarray else payload_bytes(reply.value)
             if name in late or _overdue(question.cohort, started):
-                if question.cohort.late == "carry":
-                    carried.append(Late(name, reply.value, reply.weight, times))
+                late_replies = carried if question.cohort.late == "carry" else dropped
+                late_replies.append(Late(name, reply.value, reply.weight, times))
                 continue
             collector.add(name, reply.value, reply.weight, times)
             answered.append(name)
         _enough(question, len(answered) + len(question.carried), asked)
         bytes_down = payload_bytes(question.message) * len(asked)
-        return Outcome(collector.result(), answered, bytes_up, bytes_down, tuple(carried))
+        return Outcome(collector.result(), answered, bytes_up, bytes_down, tuple(carried), tuple(dropped))
 
     def _draw(self, question: Round) -> dict[str, int]:
         if question.cohort.is_full:

@@ -4,8 +4,7 @@ It sits directly above the engine. What is seen is on disk before `fedspan.layer
 answered, so a journalled round is always in the transcript; and rounds that `record` answers from its journal do not
 come by again.
 
-A reply that came too late belongs to the round that asked for it, not to the one it counts in. One that came too late
-and was dropped is not in the transcript: the engine threw it away unread.
+A reply that came too late belongs to the round that asked for it, whether it counts in the next one or nowhere.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class _NotingCollector:
 
 
 def _seen(question: Round, replies: dict[str, Plain], outcome: Outcome) -> Seen:
-    late = {reply.site: _release(reply.value, reply.weight) for reply in outcome.carried}
+    late = {reply.site: _release(reply.value, reply.weight) for reply in (*outcome.carried, *outcome.dropped)}
     return Seen(
         round=question.number,
         step=question.step.name,
