@@ -38,7 +38,7 @@ def test_omega_is_appendix_b_largest_of_five():
 
 
 def test_the_conditions_hold_or_fail_at_their_limits():
-    few = dict(n_components=1, decrease=1.0)
+    few = {"n_components": 1, "decrease": 1.0}
     enough = faps_assumptions(sites(1), penalties=[1e6], reduction=0.1, **few)
     assert enough.reduction_holds
     assert enough.penalties_hold

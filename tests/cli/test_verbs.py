@@ -81,7 +81,7 @@ def test_a_plan_writes_nothing(federation: Federation) -> None:
 def test_compare_puts_all_solvers_side_by_side(federation: Federation) -> None:
     result = invoke("compare", federation.study)
     assert result.exit_code == 0
-    for solver in ("power", "fedpower", "krylov", "covariance", "uda", "wda", "dr-svd"):
+    for solver in ("power", "fedpower", "krylov", "faps", "covariance", "uda", "wda", "dr-svd"):
         assert f"\n{solver} " in result.stdout
     trials = json.loads(invoke("compare", federation.study, "--json").stdout)["trials"]
     errors = {trial["solver"]: trial["error"] for trial in trials}
@@ -95,6 +95,22 @@ def test_compare_takes_the_solvers_named_and_the_studys_settings(federation: Fed
     assert (power["solver"], krylov["solver"]) == ("power", "krylov")
     assert (power["rounds"], power["converged"]) == (3, False)
     assert "* its budget" in invoke("compare", federation.study, "--solvers", "power").stdout
+
+
+def test_compare_goes_on_without_a_solver_that_goes_astray(federation: Federation) -> None:
+    federation.write_study("[solve.settings]\npenalty = 1e12\n", solver="faps")
+    result = invoke("compare", federation.study, "--solvers", "faps,krylov", "--json")
+    assert result.exit_code == 0
+    assert [trial["solver"] for trial in json.loads(result.stdout)["trials"]] == ["krylov"]
+    assert "faps is left out: faps stalled" in result.stderr
+
+
+def test_a_fit_that_goes_astray_is_an_error_and_leaves_no_model(federation: Federation) -> None:
+    federation.write_study("[solve.settings]\npenalty = 1e12\n", solver="faps")
+    result = invoke("fit", federation.study)
+    assert result.exit_code == 7
+    assert "faps stalled" in result.stderr
+    assert not list(federation.folder.rglob("model.fedspan"))
 
 
 def test_compare_with_wide_data_measures_against_krylov(

@@ -185,6 +185,7 @@ SOLVERS = {
     "walk": (Walk(), Cohort()),
     "walk-first": (Walk(), Cohort(first=2)),
     "krylov": (make("krylov", rounds=3, oversampling=0, tol=0.0), Cohort()),
+    "faps": (make("faps", rounds=5, tol=0.0), Cohort()),
     "fedpower-scheme-2": (make("fedpower", rounds=4, local_steps=2, tol=0.0), Cohort(fraction=0.7)),
     "fedpower-baseline": (make("fedpower", rounds=3, local_steps=2, tol=0.0, reference="baseline"), Cohort()),
     "dr-svd": (make("dr-svd"), Cohort()),

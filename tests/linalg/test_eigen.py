@@ -8,7 +8,7 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspan.linalg import left_svd, orth, ritz, top_eigenvectors, top_of_factors, top_of_product
+from fedspan.linalg import left_svd, orth, ritz, spectral_norm, top_eigenvectors, top_of_factors, top_of_product
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -99,3 +99,24 @@ def test_ritz_of_an_invariant_space_is_exact():
     exact = top_eigenvectors(matrix, 3)
     turned = exact.basis @ orth(rng.standard_normal((3, 3)))
     np.testing.assert_allclose(ritz(turned, matrix @ turned).values, exact.values, rtol=1e-12)
+
+
+@given(seeds, st.integers(1, 12))
+def test_a_spectral_norm_is_exact_once_the_steps_span_the_space(seed, d):
+    rng = np.random.default_rng(seed)
+    matrix = gram(rng, d)
+    found = spectral_norm(lambda v: matrix @ v, rng.standard_normal((d, 1)), steps=d)
+    np.testing.assert_allclose(found, np.linalg.norm(matrix, 2), rtol=1e-8)
+
+
+def test_a_few_steps_come_near_from_below():
+    rng = np.random.default_rng(0)
+    matrix = gram(rng, 300)
+    exact = np.linalg.norm(matrix, 2)
+    found = spectral_norm(lambda v: matrix @ v, rng.standard_normal((300, 1)))
+    assert 0.9 * exact < found <= exact * (1 + 1e-12)
+
+
+def test_a_negative_matrix_has_a_spectral_norm_too():
+    assert spectral_norm(lambda v: -2.0 * v, np.ones((3, 1))) == pytest.approx(2.0)
+    assert spectral_norm(np.zeros_like, np.ones((3, 1))) == 0

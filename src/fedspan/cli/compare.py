@@ -12,12 +12,12 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from fedspan.cli.output import Json, bold, plain_table, print_json, say, watching_steps
+from fedspan.cli.output import Json, bold, note, plain_table, print_json, say, watching_steps
 from fedspan.data import Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array
 from fedspan.engines import get_engine
-from fedspan.errors import ConfigurationError, nearest
+from fedspan.errors import ConfigurationError, ConvergenceError, nearest
 from fedspan.metrics import projection_distance
 from fedspan.progress import human_bytes
 from fedspan.rounds import Round, Solve, Sum, drive, numbered
@@ -95,8 +95,12 @@ def try_solvers(
         for name, solver in candidates.items():
             begin(name)
             started = time.perf_counter()
-            result = execute(name, replace(study, solver=solver))
-            results[name] = result, time.perf_counter() - started
+            try:
+                result = execute(name, replace(study, solver=solver))
+            except ConvergenceError as error:  # one that goes astray does not end the comparison
+                note(f"{name} is left out: {error}")
+            else:
+                results[name] = result, time.perf_counter() - started
     bases = [exact, *(result.estimate.basis for result, _ in results.values())]
     best, *held = captured(study.preparation, sources, bases)
     return [
