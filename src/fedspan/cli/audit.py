@@ -1,0 +1,187 @@
+"""``fedspan audit``: what a study's coordinator could learn of each site, measured."""
+
+from __future__ import annotations
+
+import json as json_format
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from fedspan.cli.fit import check_unchanged, run_into
+from fedspan.cli.output import Json, bold, note, plain_table, print_json, program, say, say_exactly, watching_steps
+from fedspan.cli.runs import COPY, MODEL, folder_name, folder_to_start
+from fedspan.data import Source
+from fedspan.data.prepared import Prepared
+from fedspan.encoding import Array, write_atomically
+from fedspan.errors import ConfigurationError, DataError
+from fedspan.model_file import read_model
+from fedspan.privacy.audit import ATTACKS, Audit, SiteAudit
+from fedspan.privacy.audit import audit as audit_transcript
+from fedspan.privacy.transcript import Transcript
+from fedspan.study_file import StudyFile, load_study
+
+REPORT, PICTURE = "audit.json", "audit.png"
+_SHOWN, _PANELS, _ACROSS = 10, 6, 3
+_TOP = 10.0  # a guess worse than this is off the picture
+
+
+def audit(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
+    run: Annotated[
+        Path | None,
+        typer.Option(help="A finished run's folder, with a transcript (default: run the study now).", metavar="FOLDER"),
+    ] = None,
+    known: Annotated[
+        int | None, typer.Option(help="Entries of the pooled A'A that an outsider knows (default: 4 per component).")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to keep the run and the report (default: as fit does, or --run's).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure what a coordinator could learn of each site's data from a study's releases."""
+    described = load_study(study)
+    kept = _run_now(described, study, folder) if run is None else run
+    transcript = Transcript.read(kept)
+    if run is not None and (run / COPY).exists():
+        check_unchanged(described, run)
+    grams = TrueGrams(described.open_sources(), transcript)
+    with watching_steps(f"audit of {described.name}", len(transcript.sites)) as begin:
+        found = audit_transcript(transcript, grams, _published(kept), known, seed=described.seed, on_site=begin)
+    out = kept if run is None or folder is None else folder
+    files = _write(out, described.name, found)
+    if json:
+        print_json({"name": described.name, "folder": str(kept), "files": files, **found.to_dict()})
+        return
+    show_audit(described.name, found)
+    say_exactly("", f"Kept in {', '.join(files.values())}")
+
+
+def _run_now(described: StudyFile, study: Path, folder: Path | None) -> Path:
+    """Run the study with its transcript kept (which `run_into` warns about), and return the run folder."""
+    chosen = folder_to_start(described.folder / folder_name(described.name) if folder is None else folder)
+    again = (
+        f"{program()} fit {shlex.quote(str(study))} --resume --folder {shlex.quote(str(chosen))} (with record = "
+        f'"transcript" in [run]), then audit it with --run'
+    )
+    run_into(chosen, replace(described, record="transcript"), resume=False, again=again)
+    return chosen
+
+
+def _published(folder: Path) -> Array | None:
+    """Return the basis that a run published, where the folder holds its model."""
+    if not (folder / MODEL).exists():
+        note(f"{folder} holds no {MODEL}, so there is no attack from outside")
+        return None
+    return np.asarray(read_model(folder / MODEL)[1]["components_"], dtype=float).T
+
+
+class TrueGrams(Mapping[str, Array]):
+    """Each site's A_i'A_i as the run prepared its rows, computed when asked for. Only scoring uses it."""
+
+    def __init__(self, sources: Mapping[str, Source], transcript: Transcript) -> None:
+        self._sources, self._names = sources, transcript.sites
+        for name in self._names:
+            if name not in sources:
+                raise ConfigurationError(f"the run has a site {name!r} and the study has none of that name")
+        self._prepared = next((seen for seen in transcript.rounds if seen.step == "data.prepare"), None)
+
+    def __getitem__(self, site: str) -> Array:
+        """Return a site's Gram matrix; refuse data that is not what the run saw."""
+        if self._prepared is None:
+            raise ConfigurationError("the transcript has no data.prepare round: it stopped before the first release")
+        gram = Prepared(self._sources[site], self._prepared.message).gram()
+        told, now = float(self._prepared.replies[site]), float(np.trace(gram))
+        if abs(told - now) > 1e-4 * max(abs(told), abs(now)):
+            raise DataError(
+                f"site {site!r} has other data than when the run was made (its sum of squares was {told:.6g} and is "
+                f"{now:.6g}), so guesses cannot be scored against it; restore it, or audit a new run"
+            )
+        return gram
+
+    def __iter__(self) -> Iterator[str]:
+        """The sites that released anything."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self._names)
+
+
+# ---- for people ------------------------------------------------------------------------------------
+
+
+def show_audit(name: str, found: Audit) -> None:
+    """Print the table and the verdicts."""
+    d = found.features
+    say(
+        bold(name, f": what {len(found.sites)} sites' releases tell of their {d:,} x {d:,} matrices A_i'A_i."),
+        "Error is ||guess - A_i'A_i|| / ||A_i'A_i||: 1 is no better than guessing nothing.",
+        "",
+        _table(found),
+        "",
+    )
+    say(*found.verdicts)
+
+
+def _worst(found: Audit) -> list[SiteAudit]:
+    """Return the sites that were scored, the best reconstructed first."""
+    scored = [site for site in found.sites.values() if site.curves]
+    return sorted(scored, key=lambda site: min(curve.least for curve in site.curves.values()))
+
+
+def _table(found: Audit) -> Table:
+    table = plain_table("site", "attack", "last error", "least error", "at round", left=1)
+    worst = _worst(found)
+    shown = {site.site for site in worst[:_SHOWN]}
+    before = None
+    for row in found.table():
+        if row["site"] in shown:
+            site = "" if row["site"] == before else row["site"]
+            table.add_row(site, row["attack"], _figure(row["last"]), _figure(row["least"]), str(row["round"]))
+            before = row["site"]
+    if len(worst) > _SHOWN:
+        table.caption = f"the {_SHOWN} sites that are reconstructed best; {len(worst) - _SHOWN} more in {REPORT}"
+    return table
+
+
+def _figure(error: float) -> str:
+    return f"{error:.3f}" if 1e-3 <= error < 1000 else f"{error:.0e}"
+
+
+def _write(folder: Path, name: str, found: Audit) -> dict[str, str]:
+    """Write the report and, where matplotlib is installed, the picture."""
+    text = json_format.dumps({"name": name, **found.to_dict()}, indent=1)
+    write_atomically(folder / REPORT, (text + "\n").encode())
+    files = {"report": str(folder / REPORT)}
+    panels = [_panel(site) for site in _worst(found)[:_PANELS]]
+    try:
+        from fedspan.cli.plots import write_curves
+    except ImportError:
+        note("No picture: it needs matplotlib. Install fedspan[plots] and audit the run again with --run.")
+        return files
+    if panels:
+        write_curves(
+            folder / PICTURE, f"{name}: reconstruction error against round", panels,
+            x="round (set-up rounds included)", y="relative error of A_i'A_i", across=_ACROSS, top=_TOP,
+        )  # fmt: skip
+        files["picture"] = str(folder / PICTURE)
+    return files
+
+
+def _panel(site: SiteAudit) -> dict[str, Any]:
+    curves = [
+        {
+            "label": attack, "values": site.curves[attack].errors, "at": site.curves[attack].rounds, "colour": at,
+            "dashed": attack == ATTACKS[0],
+        }
+        for at, attack in enumerate(ATTACKS)
+        if attack in site.curves
+    ]  # fmt: skip
+    return {"title": site.site, "curves": curves}
