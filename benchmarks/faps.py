@@ -81,7 +81,7 @@ def race(title: str, sites: Mapping[str, np.ndarray], k: int, kkt: float, *overs
 
 def source_of(rows: np.ndarray) -> Source:
     """Return a site's rows, or their Gram matrix where that is smaller: the rounds are the same."""
-    return SymmetricSource(rows.T @ rows) if len(rows) > rows.shape[1] else open_source(rows)
+    return SymmetricSource(rows.T @ rows) if len(rows) >= rows.shape[1] else open_source(rows)
 
 
 def images(name: str) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ _missed: list[str] = []
 
 def figure(name: str, value: float, target: float | None = None, unit: str = "") -> None:
     """Print a measured figure and, where there is one, its target: at most so much."""
-    line = f"{name:<66} {value:>10.4g} {unit}"
+    line = f"{name:<78} {value:>10.4g} {unit}"
     if target is not None:
         met = value <= target
         line += f"  (target <= {target:g}: {'met' if met else 'MISSED'})"
