@@ -19,7 +19,7 @@ from fedspan.rounds import Outcome, Round, Site, answer, drive, numbered
 from fedspan.run import Study, run
 from fedspan.solvers import FAPS, Power, Problem
 from fedspan.solvers.faps import consensus
-from fedspan.solvers.faps_local import INNER, Iterate, Local, Subproblem, sufficient
+from fedspan.solvers.faps_local import INNER, Iterate, Local, Subproblem, Sufficient
 from tests.solvers.helpers import D, K, arrays, pooled, sites_of, solve, start
 
 
@@ -154,13 +154,16 @@ def test_either_condition_alone_is_not_enough():
 
     def at(angle):
         x = np.array([[np.cos(angle)], [np.sin(angle)]])
-        return Iterate(x, h @ x, h @ x)
+        return Iterate(x, h @ x)
+
+    def both(first, now, **changes):
+        return Sufficient(rule | changes, first, norm=2.0, penalty=1.0).hold(now)
 
     first = at(0.8)
-    assert sufficient(rule, first, at(1.55), norm=2.0, penalty=1.0)
-    assert not sufficient(rule, first, at(1.3), norm=2.0, penalty=1.0)  # (14) fails: the slope is still there
-    assert not sufficient(rule, first, at(0.01), norm=2.0, penalty=1.0)  # (13) fails: flat, but at the wrong end
-    assert not sufficient({**rule, "decrease": 10.0}, first, at(1.55), norm=2.0, penalty=1.0)
+    assert both(first, at(1.55))
+    assert not both(first, at(1.3))  # (14) fails: the slope is still there
+    assert not both(first, at(0.01))  # (13) fails: flat, but at the wrong end
+    assert not both(first, at(1.55), decrease=10.0)
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -449,7 +452,7 @@ def test_a_round_reads_the_rows_once_for_each_inner_step_and_no_more():
         site.state, taken = reply.state, reply.state["faps"]["steps"] - before
         if k > 0:
             assert site.data.passes == taken >= 1
-            assert site.data.columns <= taken * (K + 1) + K  # the guard rides along, and Z once
+            assert site.data.columns <= taken * (K + 1)  # the guard rides along; Z needs no product of its own
         before, site.data.passes, site.data.columns = reply.state["faps"]["steps"], 0, 0
         z = orth(reply.value["product"] + 0.2 * start(seed=k))
 

@@ -18,10 +18,9 @@ from fedspan.linalg import orth, orth_against, spectral_norm
 
 
 class Iterate(NamedTuple):
-    """An orthonormal x with its products: G x and H x."""
+    """An orthonormal x with its product H x."""
 
     x: Array
-    gx: Array
     hx: Array
 
     @property
@@ -45,7 +44,7 @@ def outside(x: Array, block: Array) -> Array:
 Times = Callable[[Array], Array]
 """The product with G."""
 Multiply = Callable[[Array], Iterate]
-"""The products with G and H."""
+"""The product with H."""
 Inner = Callable[[Multiply, Iterate], Iterator[Iterate]]
 
 
@@ -58,15 +57,16 @@ def subspace_steps(multiply: Multiply, at: Iterate) -> Iterator[Iterate]:
 
 def krylov_steps(multiply: Multiply, at: Iterate) -> Iterator[Iterate]:
     """Block Krylov on H: Ritz vectors over all blocks of this round. Ends where nothing can be added."""
-    rank, space = at.x.shape[1], at
+    rank = at.x.shape[1]
+    basis, products = at
     while True:
-        block, _ = orth_against(at.hx, space.x)
+        block, _ = orth_against(at.hx, basis)
         if block.shape[1] == 0:
             return
-        space = Iterate(*(np.hstack(pair) for pair in zip(space, multiply(block), strict=True)))
-        projected = space.x.T @ space.hx
+        basis, products = (np.hstack(pair) for pair in zip((basis, products), multiply(block), strict=True))
+        projected = basis.T @ products
         vectors = np.linalg.eigh((projected + projected.T) / 2)[1][:, : -rank - 1 : -1]
-        at = Iterate(*(part @ vectors for part in space))
+        at = Iterate(basis @ vectors, products @ vectors)
         yield at
 
 
@@ -82,24 +82,40 @@ class Subproblem:
 
     def __init__(self, times: Times, local: Local, z: Array) -> None:
         self.times, self.z = times, z
-        self.x, self.w, self.penalty = local.x, local.w, local.penalty
+        self.x, self.w, self.curvature, self.penalty = local.x, local.w, local.curvature, local.penalty
         self.guard, self.beyond = local.guard, local.beyond
-        inside = local.x @ local.curvature  # Lambda X = W: the warm start's products cost nothing
-        self.first = Iterate(self.x, inside - self.w, inside + self.penalty * (z @ (z.T @ self.x)))
+        # Lambda X = W and G X = X (X'G X) - W: the warm start's product costs nothing
+        self.first = Iterate(self.x, self.x @ self.curvature + self.penalty * (z @ (z.T @ self.x)))
         self.objective: float | None = None
         """tr(Z'G Z), for rule (27)."""
 
+    def shift(self, block: Array) -> Array:
+        """Return (H - G) times a block: the multiplier (15) and the penalty of (12)."""
+        multiplier = self.x @ (self.w.T @ block) + self.w @ (self.x.T @ block)
+        return multiplier + self.penalty * (self.z @ (self.z.T @ block))  # type: ignore[no-any-return]
+
     def multiply(self, block: Array) -> Iterate:
-        """Return G x and H x (12) for a block x."""
-        riders = [self.guard, self.z] if self.objective is None else [self.guard]
-        products = self.times(np.hstack([block, *riders]))
+        """Return H times an orthonormal block."""
         r = block.shape[1]
-        gx, g_guard = products[:, :r], products[:, r : r + 1]
+        riders = [self.guard] if self.objective is not None else [self.guard, self._rest_of_z(block)]
+        products = self.times(np.hstack([block, *riders]))
+        g_block, g_guard, g_rest = np.split(products, [r, r + 1], axis=1)
         if self.objective is None:
-            self.objective = float(np.sum(self.z * products[:, r + 1 :]))
+            self.objective = self._objective(block, g_block, g_rest)
         self._follow(g_guard)
-        multiplier = self.x @ (self.w.T @ block) + self.w @ (self.x.T @ block)  # (15)
-        return Iterate(block, gx, gx + multiplier + self.penalty * (self.z @ (self.z.T @ block)))
+        return Iterate(block, g_block + self.shift(block))
+
+    def _rest_of_z(self, block: Array) -> Array:
+        """What of Z lies outside X and the block: for the first block of Krylov steps nothing, so no columns."""
+        beyond = outside(self.x, self.z)
+        rest = beyond - block @ (block.T @ beyond)
+        return rest[:, :0] if float(np.linalg.norm(rest)) <= 1e-12 else rest
+
+    def _objective(self, block: Array, g_block: Array, g_rest: Array) -> float:
+        """tr(Z'G Z), with Z = X (X'Z) + block (block' P_X^perp Z) + rest."""
+        inside = self.x.T @ self.z
+        gz = self.x @ (self.curvature @ inside) - self.w @ inside + g_block @ (block.T @ outside(self.x, self.z))
+        return float(np.sum(self.z * (gz + g_rest if g_rest.shape[1] else gz)))
 
     def _follow(self, g_guard: Array) -> None:
         """One power step of the guard outside Z."""
@@ -110,17 +126,21 @@ class Subproblem:
             self.guard = ahead / size
 
 
-def sufficient(rule: dict[str, Plain], first: Iterate, at: Iterate, norm: float, penalty: float) -> bool:
-    """Whether (13), a sufficient decrease, and (14), a sufficient reduction of the violation, both hold.
+class Sufficient:
+    """Conditions (13), a sufficient decrease, and (14), a sufficient reduction of the violation, for one round."""
 
-    A violation that is rounding already need not be reduced: in the first round it is zero, since X_i = Z.
-    """
-    before = first.violation
-    rounding = 8 * np.finfo(np.float64).eps * np.sqrt(at.x.size) * (norm + penalty)
-    if before <= rounding:
-        return True
-    decrease = rule["decrease"] / (rule["curvature"] * norm + penalty) * before**2
-    return bool(first.value - at.value >= decrease and at.violation <= rule["reduction"] * before + rounding)
+    def __init__(self, rule: dict[str, Plain], first: Iterate, norm: float, penalty: float) -> None:
+        violation = first.violation
+        rounding = 8 * float(np.finfo(np.float64).eps) * np.sqrt(first.x.size) * (norm + penalty)
+        self.settled = violation <= rounding
+        """Whether there is nothing to reduce: in the first round X_i = Z, and the violation is zero."""
+        decrease = 0.0 if self.settled else rule["decrease"] / (rule["curvature"] * norm + penalty) * violation**2
+        self.value = first.value - decrease
+        self.violation = rule["reduction"] * violation + rounding
+
+    def hold(self, at: Iterate) -> bool:
+        """Whether both hold at an iterate."""
+        return self.settled or (at.value <= self.value and at.violation <= self.violation)
 
 
 def solve_inexactly(problem: Subproblem, rule: dict[str, Plain], norm: float) -> tuple[Iterate, int, bool]:
@@ -129,17 +149,17 @@ def solve_inexactly(problem: Subproblem, rule: dict[str, Plain], norm: float) ->
     Return the iterate, the steps taken, and whether the rule was met within ``inner_steps``.
     """
     inner = INNER[rule["inner"]](problem.multiply, problem.first)
+    sufficient = Sufficient(rule, problem.first, norm, problem.penalty)
     at = problem.first
     for taken in range(rule["inner_steps"]):
-        if rule["change"] is None and sufficient(rule, problem.first, at, norm, problem.penalty):
+        if rule["change"] is None and sufficient.hold(at):
             return at, taken, True
         before, at = at, next(inner, at)
         if at is before:  # Krylov has nothing to add: the space is invariant, and at exact in it
             return at, taken, True
         if rule["change"] is not None and np.linalg.norm(at.x - before.x) <= rule["change"] * np.linalg.norm(at.x):
             return at, taken + 1, True
-    met = rule["change"] is None and sufficient(rule, problem.first, at, norm, problem.penalty)
-    return at, rule["inner_steps"], met
+    return at, rule["inner_steps"], rule["change"] is None and sufficient.hold(at)
 
 
 # ---- a site's state --------------------------------------------------------------------------------------------
@@ -210,7 +230,8 @@ class Local:
         """Alg. 1, lines 5 and 6: move X_i and W_i. Return tr(Z'G Z)."""
         problem = Subproblem(times, self, z)
         at, taken, met = solve_inexactly(problem, rule, self.norm)
-        self.x, self.w, self.curvature = at.x, -outside(at.x, at.gx), at.x.T @ at.gx  # (16)
+        gx = at.hx - problem.shift(at.x)
+        self.x, self.w, self.curvature = at.x, -outside(at.x, gx), at.x.T @ gx  # (16)
         self.norm = max(self.norm, float(np.linalg.eigvalsh(self.curvature)[-1]))
         self.guard, self.beyond = problem.guard, problem.beyond
         self.steps, self.unmet = self.steps + taken, self.unmet + (not met)
