@@ -154,7 +154,7 @@ def test_either_condition_alone_is_not_enough():
 
     def at(angle):
         x = np.array([[np.cos(angle)], [np.sin(angle)]])
-        return Iterate(x, h @ x)
+        return Iterate(x, h @ x, h @ x)
 
     def both(first, now, **changes):
         return Sufficient(rule | changes, first, norm=2.0, penalty=1.0).hold(now)

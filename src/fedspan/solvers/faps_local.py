@@ -18,9 +18,10 @@ from fedspan.linalg import orth, orth_against, spectral_norm
 
 
 class Iterate(NamedTuple):
-    """An orthonormal x with its product H x."""
+    """An orthonormal x with its products: G x and H x."""
 
     x: Array
+    gx: Array
     hx: Array
 
     @property
@@ -44,7 +45,7 @@ def outside(x: Array, block: Array) -> Array:
 Times = Callable[[Array], Array]
 """The product with G."""
 Multiply = Callable[[Array], Iterate]
-"""The product with H."""
+"""The products with G and H."""
 Inner = Callable[[Multiply, Iterate], Iterator[Iterate]]
 
 
@@ -57,16 +58,15 @@ def subspace_steps(multiply: Multiply, at: Iterate) -> Iterator[Iterate]:
 
 def krylov_steps(multiply: Multiply, at: Iterate) -> Iterator[Iterate]:
     """Block Krylov on H: Ritz vectors over all blocks of this round. Ends where nothing can be added."""
-    rank = at.x.shape[1]
-    basis, products = at
+    rank, space = at.x.shape[1], at
     while True:
-        block, _ = orth_against(at.hx, basis)
+        block, _ = orth_against(at.hx, space.x)
         if block.shape[1] == 0:
             return
-        basis, products = (np.hstack(pair) for pair in zip((basis, products), multiply(block), strict=True))
-        projected = basis.T @ products
+        space = Iterate(*(np.hstack(pair) for pair in zip(space, multiply(block), strict=True)))
+        projected = space.x.T @ space.hx
         vectors = np.linalg.eigh((projected + projected.T) / 2)[1][:, : -rank - 1 : -1]
-        at = Iterate(basis @ vectors, products @ vectors)
+        at = Iterate(*(part @ vectors for part in space))
         yield at
 
 
@@ -82,40 +82,46 @@ class Subproblem:
 
     def __init__(self, times: Times, local: Local, z: Array) -> None:
         self.times, self.z = times, z
-        self.x, self.w, self.curvature, self.penalty = local.x, local.w, local.curvature, local.penalty
-        self.guard, self.beyond = local.guard, local.beyond
-        # Lambda X = W and G X = X (X'G X) - W: the warm start's product costs nothing
-        self.first = Iterate(self.x, self.x @ self.curvature + self.penalty * (z @ (z.T @ self.x)))
+        self.x, self.penalty, self.guard, self.beyond = local.x, local.penalty, local.guard, local.beyond
+        inside = self.x @ local.curvature  # Lambda X = W: the warm start's products cost nothing
+        self.first = Iterate(self.x, inside - local.w, inside + self.penalty * (z @ (z.T @ self.x)))
+        self.factors = np.hstack([self.x, local.w, z])
         self.objective: float | None = None
         """tr(Z'G Z), for rule (27)."""
 
     def shift(self, block: Array) -> Array:
-        """Return (H - G) times a block: the multiplier (15) and the penalty of (12)."""
-        multiplier = self.x @ (self.w.T @ block) + self.w @ (self.x.T @ block)
-        return multiplier + self.penalty * (self.z @ (self.z.T @ block))  # type: ignore[no-any-return]
+        """Return (H - G) times a block: X W' + W X' (15) + beta Z Z' (12), in two thin products."""
+        by_x, by_w, by_z = np.split(self.factors.T @ block, 3)
+        shifted: Array = self.factors @ np.vstack([by_w, by_x, self.penalty * by_z])
+        return shifted
 
     def multiply(self, block: Array) -> Iterate:
-        """Return H times an orthonormal block."""
+        """Return G and H times an orthonormal block."""
         r = block.shape[1]
-        riders = [self.guard] if self.objective is not None else [self.guard, self._rest_of_z(block)]
-        products = self.times(np.hstack([block, *riders]))
-        g_block, g_guard, g_rest = np.split(products, [r, r + 1], axis=1)
         if self.objective is None:
-            self.objective = self._objective(block, g_block, g_rest)
-        self._follow(g_guard)
-        return Iterate(block, g_block + self.shift(block))
+            products = self._with_objective(block)
+        else:
+            products = self.times(np.hstack([block, self.guard]))
+        self._follow(products[:, r : r + 1])
+        gx = products[:, :r]
+        return Iterate(block, gx, gx + self.shift(block))
 
-    def _rest_of_z(self, block: Array) -> Array:
-        """What of Z lies outside X and the block: for the first block of Krylov steps nothing, so no columns."""
-        beyond = outside(self.x, self.z)
-        rest = beyond - block @ (block.T @ beyond)
-        return rest[:, :0] if float(np.linalg.norm(rest)) <= 1e-12 else rest
+    def _with_objective(self, block: Array) -> Array:
+        """Return G [block, guard], and find tr(Z'G Z) with Z = X (X'Z) + block C + rest.
 
-    def _objective(self, block: Array, g_block: Array, g_rest: Array) -> float:
-        """tr(Z'G Z), with Z = X (X'Z) + block (block' P_X^perp Z) + rest."""
-        inside = self.x.T @ self.z
-        gz = self.x @ (self.curvature @ inside) - self.w @ inside + g_block @ (block.T @ outside(self.x, self.z))
-        return float(np.sum(self.z * (gz + g_rest if g_rest.shape[1] else gz)))
+        For the first block of Krylov steps there is no rest, so that Z takes no product of its own.
+        """
+        r, inside = block.shape[1], self.x.T @ self.z
+        rest = self.z - self.x @ inside
+        across = block.T @ rest
+        rest -= block @ across
+        rides = float(np.linalg.norm(rest)) > 1e-12
+        products = self.times(np.hstack([block, self.guard, rest] if rides else [block, self.guard]))
+        gz = self.first.gx @ inside + products[:, :r] @ across
+        if rides:
+            gz += products[:, r + 1 :]
+        self.objective = float(np.sum(self.z * gz))
+        return products
 
     def _follow(self, g_guard: Array) -> None:
         """One power step of the guard outside Z."""
@@ -230,8 +236,7 @@ class Local:
         """Alg. 1, lines 5 and 6: move X_i and W_i. Return tr(Z'G Z)."""
         problem = Subproblem(times, self, z)
         at, taken, met = solve_inexactly(problem, rule, self.norm)
-        gx = at.hx - problem.shift(at.x)
-        self.x, self.w, self.curvature = at.x, -outside(at.x, gx), at.x.T @ gx  # (16)
+        self.x, self.w, self.curvature = at.x, -outside(at.x, at.gx), at.x.T @ at.gx  # (16)
         self.norm = max(self.norm, float(np.linalg.eigvalsh(self.curvature)[-1]))
         self.guard, self.beyond = problem.guard, problem.beyond
         self.steps, self.unmet = self.steps + taken, self.unmet + (not met)
