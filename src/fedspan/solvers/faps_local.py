@@ -236,6 +236,11 @@ class Local:
         """Alg. 1, lines 5 and 6: move X_i and W_i. Return tr(Z'G Z)."""
         problem = Subproblem(times, self, z)
         at, taken, met = solve_inexactly(problem, rule, self.norm)
+        if problem.objective is None and np.linalg.norm(outside(self.x, z)) > 1e-8:
+            # No step was due although X is not Z: a direction of Z is orthogonal to all of X, and (11) stationary
+            # there. That happens where the pooled rows have fewer directions than Z; begin again from Z.
+            gz = times(z)
+            at, problem.objective = Iterate(z, gz, gz), float(np.sum(z * gz))
         self.x, self.w, self.curvature = at.x, -outside(at.x, at.gx), at.x.T @ at.gx  # (16)
         self.norm = max(self.norm, float(np.linalg.eigvalsh(self.curvature)[-1]))
         self.guard, self.beyond = problem.guard, problem.beyond
