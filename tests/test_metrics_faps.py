@@ -37,6 +37,13 @@ def test_omega_is_appendix_b_largest_of_five():
     assert wide.omegas == pytest.approx([500.0])
 
 
+def test_omega_with_many_sites_is_its_fourth_term():
+    """With c_1 = 1 and rho d = 20, 12 / sigma^2 is below 16."""
+    found = faps_assumptions(sites(*[1] * 20), n_components=4, reduction=0.0, decrease=1.0)
+    assert 12 / found.sigma**2 < 16
+    assert found.omegas == pytest.approx([16 * 20 * 2] * 20)
+
+
 def test_the_conditions_hold_or_fail_at_their_limits():
     few = {"n_components": 1, "decrease": 1.0}
     enough = faps_assumptions(sites(1), penalties=[1e6], reduction=0.1, **few)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def test_a_study_is_run_and_audited(federation: Federation) -> None:
     assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in folder.iterdir()} >= {"transcript", "model.fedspan", "summary.json", "audit.json"}
     kept = json.loads((folder / "audit.json").read_text())
-    assert set(kept["sites"]["berlin"]["curves"]) == set(ATTACKS)
+    assert set(kept["sites"]["berlin"]["curves"]) >= set(ATTACKS[:4])
 
 
 def test_a_finished_run_is_audited_without_running_it_again(federation: Federation) -> None:
@@ -90,6 +91,7 @@ def test_a_run_of_an_estimator_has_no_model_to_attack_from_outside(federation: F
     run(described.study(), described.open_sources(), folder=tmp_path / "bare", record="transcript")
     result = invoke("audit", federation.study, "--run", tmp_path / "bare")
     assert result.exit_code == 0
+    assert "no summary.json tells whether the run finished" in result.stderr
     assert "no model.fedspan, so there is no attack from outside" in result.stderr
     assert "outside:" not in result.stdout
 
@@ -128,18 +130,73 @@ def test_a_site_that_the_study_lost_is_named(federation: Federation, tmp_path: P
     assert "the run has a site 'turin'" in result.stderr
 
 
-@pytest.mark.parametrize("known", [0, 21])
-def test_a_wrong_number_of_known_entries_is_refused(federation: Federation, known: int) -> None:
-    result = invoke("audit", federation.study, "--known", known)
+def test_more_known_entries_than_there_are_is_refused(federation: Federation) -> None:
+    result = invoke("audit", federation.study, "--known", 21)
     assert result.exit_code == 3
     assert "between 1 and 20 for 6 features" in result.stderr
+
+
+@pytest.mark.parametrize("known", [0, -3])
+def test_no_known_entries_are_refused_before_anything_is_run(federation: Federation, known: int) -> None:
+    result = invoke("audit", federation.study, "--known", known)
+    assert result.exit_code == 3
+    assert f"at least 1; got {known}" in result.stderr
+    assert not federation.run_folder.exists()
+
+
+def test_rows_put_together_anew_are_refused(federation: Federation) -> None:
+    """A column shuffled inside a site leaves its trace and moments as they were; its digest tells."""
+    invoke("audit", federation.study)
+    arguments = ("audit", federation.study, "--run", federation.run_folder)
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    assert "Note:" not in result.stderr
+    rows = federation.rows["lyon"].copy()
+    rows[:, 2] = np.roll(rows[:, 2], 1)
+    federation.write_site("lyon", rows)
+    result = invoke(*arguments)
+    assert result.exit_code == 4
+    assert "site 'lyon' has other data than when the run was made (other rows, columns or weights)" in result.stderr
+    assert "restore it, or audit a new run" in result.stderr
+
+
+def test_without_the_sites_memories_the_trace_is_compared_and_the_rest_is_said(federation: Federation) -> None:
+    invoke("audit", federation.study)
+    arguments = ("audit", federation.study, "--run", federation.run_folder)
+    shutil.rmtree(federation.run_folder / "sites" / "lyon")
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    assert "keeps no memory of lyon, so it cannot be verified that the data there is the run's" in result.stderr
+    federation.write_site("lyon", federation.rows["lyon"] * 1.5)
+    result = invoke(*arguments)
+    assert result.exit_code == 4
+    assert "its sum of squares was" in result.stderr
+
+
+def test_a_run_that_did_not_finish_is_audited_as_far_as_it_came(federation: Federation) -> None:
+    invoke("audit", federation.study)
+    (federation.run_folder / "summary.json").unlink()
+    result = invoke("audit", federation.study, "--run", federation.run_folder)
+    assert result.exit_code == 0
+    assert "the run did not finish: verdicts are about the rounds so far" in result.stderr
+
+
+def test_a_transcript_that_was_cut_off_is_refused(federation: Federation) -> None:
+    invoke("audit", federation.study)
+    folder = federation.run_folder / "transcript"
+    max(folder.glob("*.plain")).unlink()
+    lines = (folder / "index.jsonl").read_text().splitlines(keepends=True)
+    (folder / "index.jsonl").write_text("".join(lines[:-1]))
+    result = invoke("audit", federation.study, "--run", federation.run_folder)
+    assert result.exit_code == 4
+    assert f"round {len(lines) - 1} was answered and is not in the transcript" in " ".join(result.stderr.split())
 
 
 def test_a_cohort_that_leaves_sites_out_scores_the_others(federation: Federation) -> None:
     federation.write_study('[participation]\nonly = ["berlin", "turin"]\n', solver="fedpower")
     found = json.loads(invoke("audit", federation.study, "--json").stdout)
     assert found["sites"]["lyon"]["curves"].keys() == {"informed"}  # from set-up alone
-    assert found["sites"]["berlin"]["curves"].keys() == set(ATTACKS)
+    assert found["sites"]["berlin"]["curves"].keys() >= set(ATTACKS[:4])
 
 
 def test_the_pictures_panels_stand_in_rows(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_truth_serves_only_to_score():
     truth = grams()
     transcript = products(truth, [basis(D, 3)])
     guesses = {guess.attack: guess.form() for guess in Attacks(transcript, "a").guesses()}
-    assert set(guesses) == set(ATTACKS)
+    assert set(guesses) == set(ATTACKS) - {"simulation"}  # these products are linear: nothing is left to simulate
     for attack, guess in guesses.items():
         scored = audit(transcript, {**truth, "a": guess}).sites["a"].curves
         assert scored[attack].last < 1e-14
@@ -127,7 +127,7 @@ def test_without_truth_the_audit_says_what_follows():
     found = audit(products(grams(), [basis(D, 3)]), result=basis(D, 2))
     site = found.sites["a"]
     assert (site.curves, site.strongest, found.external, found.table()) == ({}, None, None, [])
-    told = "33 of 78 numbers of A_i'A_i follow exactly from A_i'A_i Z for 3 directions Z"
+    told = "at least 33 of 78 numbers of A_i'A_i follow exactly from A_i'A_i Z for 3 directions Z"
     assert site.verdict == f"a: {told}; guesses of the rest were not scored"
 
 
@@ -316,7 +316,7 @@ def test_an_audit_is_plain_data():
     assert data["sites"]["a"]["curves"][INFORMED]["rounds"] == [0, 1, 2, 3, 4]
     assert data["sites"]["a"]["penalties"][0].keys() == {"round", "beta", "deviation"}
     table = found.table()
-    assert [(row["site"], row["attack"]) for row in table] == [(s, a) for s in "abc" for a in ATTACKS]
+    assert [(row["site"], row["attack"]) for row in table] == [(s, a) for s in "abc" for a in ATTACKS[:4]]
     assert all(row["least"] <= row["last"] for row in table)
     assert len(found.verdicts) == 4
 

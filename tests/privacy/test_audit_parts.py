@@ -11,11 +11,12 @@ from fedspan.data.prepared import Prepared
 from fedspan.data.source import SymmetricSource
 from fedspan.errors import ConfigurationError
 from fedspan.privacy.audit import audit
-from fedspan.privacy.audit.attacks import Attacks
+from fedspan.privacy.audit.attacks import INFORMED, Attacks
 from fedspan.privacy.audit.change import least_change
 from fedspan.privacy.audit.counting import count_learnt
 from fedspan.privacy.audit.equations import Equation, Setup, read_setup
 from fedspan.privacy.audit.external import attack_from_outside, fit_values
+from fedspan.privacy.audit.informed import informed_guess
 from fedspan.privacy.audit.products import Products
 from fedspan.privacy.transcript import Seen, Transcript
 from fedspan.solvers import FAPS, Power
@@ -128,6 +129,28 @@ def test_the_symmetric_guess_uses_what_the_published_one_leaves_out():
     np.testing.assert_allclose(made.symmetric() @ Z, g @ Z, atol=1e-12)
     np.testing.assert_allclose(made.nystroem() @ Z, g @ Z, atol=1e-12)
     assert np.linalg.eigvalsh(g - made.nystroem()).min() > -1e-12
+
+
+def test_a_direction_known_worse_than_it_is_long_does_not_enter_nystroems_block():
+    """Its image is noise, which the root of its tiny own number would blow up a million times."""
+    g = np.diag([4.0, 1e-12, 2.0, 1.0])
+    noise = np.array([0.0, 0.0, 1e-3, -1e-3])
+    images = g[:, :2] + np.outer(noise, [0, 1])
+    made = Products(np.eye(4)[:, :2], images, np.array([1e-15, 1e-3]), 1e-15, norm=4.0)
+    assert made.remainder().shape[1] <= 1
+    np.testing.assert_allclose(made.nystroem(), made.symmetric(), atol=1e-12)
+
+
+@pytest.mark.parametrize("block", [None, Z])
+def test_the_trace_that_is_left_over_is_spread_over_what_is_free(block):
+    g = grams(d=D)["a"]
+    made = known(block, g)
+    guess = informed_guess(Setup(D, trace=float(np.trace(g))), made, [])
+    assert np.trace(guess) == pytest.approx(np.trace(g))
+    away = np.eye(D) - made.basis @ made.basis.T
+    left = np.trace(g - made.nystroem()) / (D - made.basis.shape[1])
+    assert left > 0.01 * np.trace(g) / D
+    np.testing.assert_allclose(guess - made.nystroem(), left * away, atol=1e-10)
 
 
 # ---- the adversary outside ---------------------------------------------------------------------------------------
@@ -291,3 +314,56 @@ def test_a_site_made_to_begin_again_gives_its_block_away_each_round():
     site = audit(asked, truth).sites["a"]
     assert site.learnt_numbers == site.numbers == 136
     assert site.curves["informed"].last < 1e-3
+
+
+def crosses(transcript, site="a"):
+    attacks = Attacks(transcript, site)
+    list(attacks.guesses())
+    return [e for e in attacks.others if e.kind == "cross"], attacks
+
+
+def test_with_one_component_only_the_first_block_is_known_to_be_near():
+    """Z'Y_i is 1 x 1, so always a multiple of the identity: later rounds say nothing of how near X_i is."""
+    (first, *later), attacks = crosses(faps(grams(), basis(12, 1), 6, last=False)[0])
+    assert first.exact
+    assert {e.deviation for e in later} == {np.inf}
+    assert not any("percent" in words for words in attacks.besides())
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A single site, where W_i vanishes: Z'Y_i comes to beta_i I long before the block is known."""
+    rng = np.random.default_rng(0)
+    sites = {"a": rng.standard_normal((60, 10)) @ (rng.standard_normal((10, 10)) * 0.8 ** np.arange(10)[:, None])}
+    transcript, _ = recorded(tmp_path, sites, n_components=3, solver=FAPS())
+    return transcript, true_grams(transcript, sites)
+
+
+def test_a_later_block_of_faps_is_never_exact(alone):
+    transcript, truth = alone
+    (first, *later), _ = crosses(transcript)
+    assert first.exact
+    assert first.deviation < 1e-12
+    last = later[-1]
+    assert np.linalg.norm(last.value - cross(last.z, truth["a"]).value) > 1e-7 * last.beta
+    assert not any(e.exact for e in later)
+    site = audit(transcript).sites["a"]
+    assert site.learnt_numbers < site.numbers
+    assert "all 55 numbers" not in site.verdict
+    assert "(I - ZZ')A_i'A_i Z for 1 of the bases Z" in site.learnt
+
+
+def test_what_is_counted_of_faps_is_the_rank_of_what_is_exact(alone):
+    """Of rounds that differ well, and the last: the objectives of late ones are dependent but for rounding."""
+    rounds = alone[0].rounds
+    attacks = crosses(Transcript((*rounds[:8], rounds[-1])))[1]
+    exact = [Equation(0, "product", attacks.products.basis, attacks.products.images)]
+    exact += [e for e in attacks.others if e.exact]
+    rows = [f for e in exact for f in functionals(e)] + [np.eye(10)]
+    assert attacks.count_learnt() == brute_rank(10, rows)
+
+
+def test_late_blocks_of_a_single_site_do_not_make_the_guess_worse_than_none(alone):
+    transcript, truth = alone
+    guesses = [guess.form() for guess in Attacks(transcript, "a").guesses() if guess.attack == INFORMED]
+    assert max(np.linalg.norm(guess - truth["a"]) for guess in guesses) < np.linalg.norm(truth["a"])

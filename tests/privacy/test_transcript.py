@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 import numpy as np
 import pytest
@@ -102,6 +104,45 @@ def test_a_run_does_not_go_on_over_a_hole(run_folder):
     index(run_folder).write_bytes(b"".join(lines[:1] + lines[2:]))
     with pytest.raises(FileError, match="round 1 is not in the transcript"):
         TranscriptWriter(run_folder).check_rounds_before(4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
+def test_the_folder_is_its_owners_alone(run_folder):
+    assert stat.S_IMODE((run_folder / "transcript").stat().st_mode) == 0o700
+
+
+# ---- what the journal knows ------------------------------------------------------------------------------------
+
+
+def journalled(folder, *lines):
+    (folder / "rounds.jsonl").write_text("".join(lines))
+
+
+def line(number, **more):
+    return json.dumps({"round": number, "question": "", **more}) + "\n"
+
+
+def test_an_answered_round_that_was_cut_off_is_an_error_that_names_it(run_folder):
+    journalled(run_folder, *(line(i) + line(i, answer={}) for i in range(4)))
+    assert len(Transcript.read(run_folder).rounds) == 4
+    lines = index(run_folder).read_bytes().splitlines(keepends=True)
+    index(run_folder).write_bytes(b"".join(lines[:-2]))
+    for number in (2, 3):
+        (run_folder / "transcript" / f"000{number}.plain").unlink()
+    with pytest.raises(FileError, match=r"transcript: round 2 was answered and is not in the transcript; restore"):
+        Transcript.read(run_folder)
+
+
+def test_a_round_asked_or_half_noted_is_not_missed(run_folder):
+    journalled(run_folder, line(3), line(3, answer={}), line(4), line(4, answer={})[:-1])
+    assert len(Transcript.read(run_folder).rounds) == 4
+
+
+@pytest.mark.parametrize("damage", ["{", "7", '{"answer": {}}'])
+def test_a_damaged_journal_is_an_error_that_names_the_line(run_folder, damage):
+    journalled(run_folder, line(0), damage + "\n")
+    with pytest.raises(FileError, match=r"rounds\.jsonl: line 2 is damaged .*; restore"):
+        Transcript.read(run_folder)
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------

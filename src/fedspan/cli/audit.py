@@ -15,15 +15,16 @@ from rich.table import Table
 
 from fedspan.cli.fit import check_unchanged, run_into
 from fedspan.cli.output import Json, bold, note, plain_table, print_json, program, say, say_exactly, watching_steps
-from fedspan.cli.runs import COPY, MODEL, folder_name, folder_to_start
+from fedspan.cli.runs import COPY, MODEL, SUMMARY, folder_name, folder_to_start
 from fedspan.data import Source
 from fedspan.data.prepared import Prepared
 from fedspan.encoding import Array, write_atomically
-from fedspan.errors import ConfigurationError, DataError
+from fedspan.errors import ConfigurationError, DataError, ResumeError
 from fedspan.model_file import read_model
 from fedspan.privacy.audit import ATTACKS, Audit, SiteAudit
 from fedspan.privacy.audit import audit as audit_transcript
 from fedspan.privacy.transcript import Transcript
+from fedspan.sites import DurableMemory, is_folder_name, rows_digest
 from fedspan.study_file import StudyFile, load_study
 
 REPORT, PICTURE = "audit.json", "audit.png"
@@ -46,12 +47,18 @@ def audit(
     json: Json = False,
 ) -> None:
     """Measure what a coordinator could learn of each site's data from a study's releases."""
+    if known is not None and known < 1:
+        raise ConfigurationError(f"--known is the number of entries that an outsider knows, at least 1; got {known}")
     described = load_study(study)
     kept = _run_now(described, study, folder) if run is None else run
     transcript = Transcript.read(kept)
     if run is not None and (run / COPY).exists():
         check_unchanged(described, run)
-    grams = TrueGrams(described.open_sources(), transcript)
+    sources = described.open_sources()
+    grams = TrueGrams(sources, transcript)
+    if run is not None:
+        _check_finished(run)
+        _check_rows(run, {name: sources[name] for name in grams})
     with watching_steps(f"audit of {described.name}", len(transcript.sites)) as begin:
         found = audit_transcript(transcript, grams, _published(kept), known, seed=described.seed, on_site=begin)
     out = kept if run is None or folder is None else folder
@@ -72,6 +79,35 @@ def _run_now(described: StudyFile, study: Path, folder: Path | None) -> Path:
     )
     run_into(chosen, replace(described, record="transcript"), resume=False, again=again)
     return chosen
+
+
+def _check_finished(run: Path) -> None:
+    """Say where a run is not over, or may not be: one that `fedspan fit` did not make writes no summary."""
+    if not (run / SUMMARY).exists():
+        state = "the run did not finish" if (run / COPY).exists() else f"no {SUMMARY} tells whether the run finished"
+        note(f"Note: {state}: verdicts are about the rounds so far.")
+
+
+def _check_rows(run: Path, sources: Mapping[str, Source]) -> None:
+    """Refuse other rows than those whose digest a site's memory keeps; say where there is none."""
+    unsure = []
+    for name, source in sources.items():
+        folder = run / "sites" / name
+        if not is_folder_name(name) or not (folder / "memory").exists():
+            unsure.append(name)
+            continue
+        try:
+            DurableMemory(folder, rows_digest(name, source))
+        except ResumeError as cause:
+            raise DataError(
+                f"site {name!r} has other data than when the run was made (other rows, columns or weights), so guesses "
+                f"cannot be scored against it; restore it, or audit a new run"
+            ) from cause
+    if unsure:
+        note(
+            f"Note: {run} keeps no memory of {', '.join(unsure)}, so it cannot be verified that the data there is "
+            f"the run's; only its sum of squares is compared."
+        )
 
 
 def _published(folder: Path) -> Array | None:

@@ -42,7 +42,7 @@ center = true               # subtract the mean over all sites; scale = true div
 
 [solve]
 n_components = {k}           # or a share of the variance, as 0.9, or "auto"
-solver = "{solver}"           # or auto, krylov, power, fedpower, covariance, uda, wda, dr-svd
+solver = "{solver}"           # or auto, krylov, power, faps, fedpower, covariance, uda, wda, dr-svd
 
 [run]
 folder = "."

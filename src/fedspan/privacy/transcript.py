@@ -22,6 +22,7 @@ from fedspan.errors import FileError
 FOLDER = "transcript"
 """Where a run folder keeps it: one file a round, ``NNNN.plain``, and ``index.jsonl`` with their digests."""
 INDEX = "index.jsonl"
+_JOURNAL = "rounds.jsonl"  # where a run folder notes each round as answered: `fedspan.layers.record`
 WARNING = "the transcript keeps each site's releases by name; protect the run folder as you would protect them"
 """What whoever asks for a transcript is told."""
 _RESTORE = "restore the transcript's folder, or run the study again in another run folder"
@@ -70,6 +71,8 @@ class Transcript:
         if not folder.is_dir():
             raise FileError(f'{run_folder} keeps no transcript; run the study with [run] record = "transcript"')
         digests = _whole_index(folder)
+        for number in sorted(_answered(run_folder / _JOURNAL) - set(digests)):
+            raise FileError(f"{folder}: round {number} was answered and is not in the transcript; {_RESTORE}")
         files = {number: _file(folder, number) for number in sorted(digests)}
         unknown = set(folder.glob("*.plain")) - set(files.values())
         if unknown:
@@ -100,6 +103,9 @@ class TranscriptWriter:
     def append(self, seen: Seen) -> None:
         """Keep a round, in place of an earlier asking of it."""
         data = encode(vars(seen))
+        if not self._folder.exists():
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700)  # for its owner alone
         write_atomically(_file(self._folder, seen.round), data)
         line = {"round": seen.round, "step": seen.step, "digest": hashlib.sha256(data).hexdigest()}
         with self._index.open("a") as file:
@@ -129,6 +135,23 @@ def _whole_index(folder: Path) -> dict[int, str]:
         if number not in digests:
             raise FileError(f"{index}: there is no line for round {number}; {_RESTORE}")
     return digests
+
+
+def _answered(journal: Path) -> set[int]:
+    """Return the rounds that a run's journal calls answered; none where there is no journal."""
+    rounds: set[int] = set()
+    if not journal.exists():
+        return rounds
+    for number, raw in enumerate(journal.read_bytes().splitlines(keepends=True), start=1):
+        if not raw.endswith(b"\n"):
+            break  # cut short by a kill: not answered
+        try:
+            line = json.loads(raw)
+            if "answer" in line:
+                rounds.add(int(line["round"]))
+        except (ValueError, TypeError, LookupError) as cause:
+            raise FileError(f"{journal}: line {number} is damaged ({cause}); {_RESTORE}") from cause
+    return rounds
 
 
 def _read_index(index: Path) -> tuple[dict[int, str], int]:

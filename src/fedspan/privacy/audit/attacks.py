@@ -16,14 +16,17 @@ from fedspan.privacy.audit.counting import count_learnt, lacks_nothing
 from fedspan.privacy.audit.equations import Equation, read_equations, read_setup
 from fedspan.privacy.audit.informed import informed_guess
 from fedspan.privacy.audit.products import Products
+from fedspan.privacy.audit.simulate import FEATURES, fit_by_simulation
 from fedspan.privacy.transcript import Transcript
 
 PUBLISHED = "least squares, as published"
 SYMMETRIC = "least squares, symmetric"
 NYSTROEM = "least squares, Nyström"
 INFORMED = "informed"
-ATTACKS = (PUBLISHED, SYMMETRIC, NYSTROEM, INFORMED)
-"""A curious coordinator takes every release for G Z (Prop. 2); an informed one knows what the solver says it is."""
+SIMULATION = "simulation"
+ATTACKS = (PUBLISHED, SYMMETRIC, NYSTROEM, INFORMED, SIMULATION)
+"""A curious coordinator takes every release for G Z (Prop. 2); an informed one knows what the solver says it is; a
+simulating one runs the site's own code on its guess (small matrices only, and only where releases are masked)."""
 
 _ROUNDING = 8.0  # what a product loses, in rounding units of the site's numbers
 _LEARNT = 1e-6  # an image known to this share of G counts as learnt
@@ -81,6 +84,18 @@ class Attacks:
             due = at + 1 if at < _ALL_ROUNDS else _WIDER * at
             others = [e for e in self.others if e.deviation < 1]
             yield Guess(seen.round, INFORMED, partial(informed_guess, self.setup, products, others))
+        if self.masked and self.setup.features <= FEATURES:
+            yield Guess(self._releases[-1][0].round, SIMULATION, self._simulate)
+
+    @property
+    def masked(self) -> bool:
+        """Whether some release was a function of G that is not linear, so that only a simulation uses all of it."""
+        return self.claimed is not self.products
+
+    def _simulate(self) -> Array:
+        others = [e for e in self.others if e.deviation < 1]
+        start = informed_guess(self.setup, self.products.clear(), others)
+        return fit_by_simulation(self._releases, self.setup.mass or 1.0, start)
 
     def _take(self, equation: Equation) -> None:
         match equation.kind:
@@ -135,7 +150,7 @@ class Attacks:
         near = sum(e.deviation < _NEAR for e in blocks)
         said = [
             (self.near, f"its own leading subspace, nearly, from each of {self.near:,} releases"),
-            (near, f"(I - ZZ')A_i'A_i Z to about a percent for {near:,} more"),
+            (near, f"(I - ZZ')A_i'A_i Z, nearly, for {near:,} more"),
             (self.norm is not None, "beta_i, and from the first one ||A_i||^2"),
             (self.setup.sums is not None, "its rows and column means"),
         ]

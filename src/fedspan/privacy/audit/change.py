@@ -18,7 +18,8 @@ from fedspan.encoding import Array
 from fedspan.privacy.audit.equations import Equation
 
 _EXACT = 1e6  # the weight of an equation that holds to rounding, against 1 for the wish to change little
-_CARE = 100.0  # the error of a cross equation in its worst direction, over its deviation: as measured on runs of FAPS
+_CARE = 100.0  # the error of a cross equation in its worst direction, over its deviation: as measured on runs of FAPS,
+_ROOT = 5.0  # or over its root, if that is more: so where W_i vanishes, as at a single site
 _STEPS = 300  # of LSQR, at most: what it finds late is what the equations hardly tell
 _NEW = 1e-7  # directions nearer than this to those before are not new
 
@@ -41,8 +42,7 @@ def least_change(guess: Array, equations: Sequence[Equation], fixed: Array, *, k
     rows = [(e, _miss(e, guess)) for e in equations]
     unit = max(float(np.sqrt(np.nanmean(miss**2))) for _, miss in rows) or 1.0
     weighed = [
-        _Row(e, miss / unit, min(_EXACT, unit / max(_CARE * e.deviation * abs(e.beta or 0.0), 1e-300)))
-        for e, miss in rows
+        _Row(e, miss / unit, min(_EXACT, unit / max(_error(e) * abs(e.beta or 0.0), 1e-300))) for e, miss in rows
     ]
     # An inner equation is quadratic in z, so its weight goes in by the root; what weighs less than 1 tells nothing.
     strength = [np.sqrt(row.weight) if row.equation.kind == "inner" else row.weight for row in weighed]
@@ -66,6 +66,12 @@ class _Row(NamedTuple):
     equation: Equation
     miss: Array
     weight: float
+
+
+def _error(equation: Equation) -> float:
+    """Return the error to expect of a cross equation of FAPS, as a share of beta_i."""
+    error = _CARE * equation.deviation
+    return error if equation.exact else max(error, _ROOT * float(np.sqrt(equation.deviation)))
 
 
 def _miss(equation: Equation, guess: Array) -> Array:

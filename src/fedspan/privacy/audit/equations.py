@@ -189,6 +189,8 @@ def _consensus(seen: Seen, reply: Plain, setup: Setup) -> list[Equation]:
         norm = beta / message["penalty"]
     elif r == 1:  # any 1 x 1 matrix is a multiple of the identity: nothing says how near X_i is
         deviation = np.inf
+    else:  # where W_i vanishes it is of second order in the angle, and the block's error of first: never to rounding
+        deviation = max(deviation, 100 * EXACT)
     return [
         Equation(seen.round, "claimed", z, y),
         Equation(seen.round, "cross", z, y - z @ inside, deviation, beta, norm),

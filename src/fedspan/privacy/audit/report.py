@@ -14,6 +14,7 @@ from fedspan.privacy.audit.attacks import ATTACKS, Attacks
 from fedspan.privacy.audit.equations import count_features
 from fedspan.privacy.audit.external import External, attack_from_outside
 from fedspan.privacy.audit.scoring import ALL, Curve, score
+from fedspan.privacy.audit.simulate import FEATURES
 from fedspan.privacy.transcript import Transcript
 
 _MOST_BYTES = 512 << 20
@@ -50,6 +51,8 @@ class SiteAudit:
     """Its relative error, where the truth is at hand."""
     unread: list[str]
     """Steps whose releases the audit cannot read."""
+    untried: str = ""
+    """An attack that would use more of the releases, and was not made."""
 
     @property
     def strongest(self) -> tuple[str, Curve] | None:
@@ -60,6 +63,8 @@ class SiteAudit:
     def verdict(self) -> str:
         """One line."""
         text = f"{self.site}: {self._reconstructed()}"
+        if self.untried:
+            text += f"; {self.untried}"
         if self.penalties:
             text += "; FAPS is not private: it needs noise or masks"
         if self.unread:
@@ -67,7 +72,7 @@ class SiteAudit:
         return text
 
     def _reconstructed(self) -> str:
-        share = f"{self.learnt_numbers:,} of {self.numbers:,} numbers"
+        share = f"at least {self.learnt_numbers:,} of {self.numbers:,} numbers"
         if self.learnt_numbers == self.numbers:
             share = f"all {self.numbers:,} numbers"
         if self.strongest is None:
@@ -90,7 +95,7 @@ class SiteAudit:
             "learnt": self.learnt, "besides": self.besides,
             "curves": {attack: curve.to_dict() for attack, curve in self.curves.items()},
             "penalties": [penalty._asdict() for penalty in self.penalties],
-            "norm": self.norm, "norm_error": self.norm_error, "unread": self.unread,
+            "norm": self.norm, "norm_error": self.norm_error, "unread": self.unread, "untried": self.untried,
         }  # fmt: skip
 
 
@@ -200,8 +205,14 @@ def _audit_site(transcript: Transcript, site: str, gram: Array | None) -> SiteAu
     return SiteAudit(
         site, curves, d * (d + 1) // 2, attacks.count_learnt(), attacks.learnt(), attacks.besides(),
         [Penalty(e.round, e.beta, e.deviation) for e in attacks.others if e.beta is not None], attacks.norm,
-        _norm_error(attacks.norm, gram), attacks.unread,
+        _norm_error(attacks.norm, gram), attacks.unread, _untried(attacks),
     )  # fmt: skip
+
+
+def _untried(attacks: Attacks) -> str:
+    if not attacks.masked or attacks.setup.features <= FEATURES:
+        return ""
+    return f"NOT tried beyond {FEATURES} features: running the site's own code, which gives small matrices away whole"
 
 
 def _norm_error(read: float | None, gram: Array | None) -> float | None:
