@@ -32,7 +32,8 @@ def write_curves(
     """Write panels, each with its curves on a log scale, as a PNG: in one row, or at most ``across`` in each.
 
     A panel is ``{"title": str, "curves": [{"label": str, "values": [...], "colour": int, "dashed": bool}, ...]}``;
-    values are drawn against 0, 1, 2 and so on, or against the curve's ``"at"``. What lies above ``top`` is cut off.
+    values are drawn against 0, 1, 2 and so on, or against the curve's ``"at"``. A panel's own ``"x"`` names its axis.
+    What lies above ``top`` is cut off.
     """
     legend_lines = max(-(-len(panel["curves"]) // _LEGEND_COLUMNS) for panel in panels)
     wide = min(len(panels), across or len(panels))
@@ -47,7 +48,7 @@ def write_curves(
     for axis, panel in zip(axes.ravel(), panels, strict=False):
         _draw(axis, panel["curves"])
         axis.set_title(panel["title"], fontsize=11)
-        axis.set_xlabel(x)
+        axis.set_xlabel(panel.get("x", x))
         if top is not None and axis.get_ylim()[1] > top:
             axis.set_ylim(top=top)
     for axis in axes[:, 0]:
@@ -61,6 +62,7 @@ def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
     for at, curve in enumerate(curves):
         values = [max(value, _FLOOR) for value in curve["values"]]
         colour = int(curve["colour"]) % len(COLOURS)
+        step = max(5, len(values) // 12)  # from mark to mark; those of neighbouring curves do not hide each other
         axis.semilogy(
             curve.get("at", range(len(values))),
             values,
@@ -70,7 +72,7 @@ def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
             marker=MARKERS[colour],
             markerfacecolor="white" if curve["dashed"] else COLOURS[colour],
             markersize=4.5,
-            markevery=(at % 5, 5) if len(values) > 5 else 1,  # marks of neighbouring curves do not hide each other
+            markevery=(at * step // 5 % step, step) if len(values) > 5 else 1,
             linewidth=1.5,
         )
     ends = [at for curve in curves for at in curve.get("at", (0, len(curve["values"]) - 1))]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class Setting:
         else:
             matrix = arithmetic_spectrum(self.m, self.n, self.kappa)
         ends = np.cumsum((0, *self.rows))
-        return Task.of(split(matrix, [np.arange(a, b) for a, b in zip(ends, ends[1:], strict=False)]), self.p)
+        return Task.of(split(matrix, [np.arange(a, b) for a, b in pairwise(ends)]), self.p)
 
 
 def arithmetic_spectrum(m: int, n: int, kappa: float) -> Array:
@@ -108,7 +109,7 @@ class Leak:
     p: int
     sites: int
     rounds: int
-    """How many rounds of FAPS are audited."""
+    """How many are audited."""
 
     def rows(self, kind: str, n: int) -> Array:
         """Draw the matrix: "Gaussian", or (23)."""
@@ -187,7 +188,7 @@ FULL = Scale(
         *(Setting(200, (250,) * 8, 10, kappa=kappa) for kappa in (10, 100, 1000)),
         Setting(200, (1250,) * 8, 10, kappa=100),
     ),
-    leak=Leak(n=200, against=(200, 300, 400, 500, 600), m=2000, p=20, sites=8, rounds=100),
+    leak=Leak(n=200, against=(100, 150, 200, 250, 300), m=2000, p=20, sites=4, rounds=60),
 )  # fmt: skip
 
 QUICK = Scale(
@@ -197,7 +198,7 @@ QUICK = Scale(
         Group("p", (3, 6), (Setting(60, (400,) * 4, 3, 1.05), Setting(60, (400,) * 4, 6, 1.05)),
               "as small as it goes, xi = 1.05: a look, not a comparison"),
     ),
-    images=FULL.images[:2],
+    images=(Images("MNIST", "mnist", rows=4000), Images("Fashion-MNIST", "fashion-mnist", rows=4000)),
     uneven=Setting(100, tuple(100 * i for i in range(1, 9)), 5, 1.03),
     arithmetic=(Setting(60, (75,) * 4, 5, kappa=100),),
     leak=Leak(n=40, against=(40, 60), m=400, p=8, sites=4, rounds=20),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedspan.cli.reproduce_fedpower_data import COLUMNS, PAPER, QUICK, K, Row, Scale, deal, matrix, truth
 from fedspan.cli.reproduce_fedpower_figures import draw_figures
+from fedspan.cli.reproduce_shared import Report, curve_writer
 from fedspan.data import Preparation, Source, SymmetricSource
 from fedspan.encoding import Array, write_atomically
-from fedspan.errors import ConfigurationError, DataError
+from fedspan.errors import DataError
 from fedspan.metrics import projection_distance
 from fedspan.run import Study, run
 from fedspan.solvers import UDA, WDA, FedPower, RandomizedSVD, Solver
 
-Report = Callable[[str], None]
 FEDPOWER: dict[str, str | None] = {"OPT": "procrustes", "Sign-fixing": "sign", "Vanilla": None}
 ONE_SHOT: dict[str, Solver] = {"DR-SVD": RandomizedSVD(), "UDA": UDA(), "WDA": WDA()}
 WITHIN = 4.0
@@ -47,7 +47,7 @@ def reproduce(
     to ``figure6.png``. ``quick`` takes two small sets and two splits.
     """
     scale, started = QUICK if quick else Scale(), time.perf_counter()
-    write = _plotter() if figures else None
+    write = curve_writer() if figures else None
     result: dict[str, Any] = {
         "paper": "Guo, Li, Chang, Wang, Zhang: Privacy-Preserving Distributed SVD via Federated Power",
         "settings": {
@@ -66,16 +66,6 @@ def reproduce(
     if tables:
         write_atomically(folder / "table2.md", text(result).encode())
     return result
-
-
-def _plotter() -> Callable[..., None]:
-    try:
-        from fedspan.cli.plots import write_curves
-    except ImportError as cause:
-        raise ConfigurationError(
-            "figures need matplotlib: install fedspan[plots], or ask for the tables only"
-        ) from cause
-    return write_curves
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------
