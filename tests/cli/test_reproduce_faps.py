@@ -274,7 +274,7 @@ def test_all_tables_and_figures(monkeypatch, tmp_path):
     assert share["Table 4", "uneven sites"]["FAPS"] <= 0.6
     assert share["Figure 3", "MNIST, centred"]["FAPS"] <= 0.6
     assert share["Figure 3", "CIFAR-10, centred"]["FAPS"] > 1  # it loses there, and the page says so
-    assert sum(found["FAPS"] < 1 for (where, _), found in share.items() if where == "Figure 2") >= 15
+    assert all(found["FAPS"] < 1 for (where, _), found in share.items() if where == "Figure 2")
     assert all(found["Krylov"] < 0.3 for found in share.values())
     for part in result["leak"]:
         at = next(at for at in part["b"] if at["n"] == FULL.leak.n)

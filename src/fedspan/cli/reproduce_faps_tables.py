@@ -231,7 +231,8 @@ def _short(result: dict[str, Any]) -> str:
     about = (
         "Iterations as a share of SSI's, least and largest of the problems: below 1 is a win. Every method at "
         "iteration rank p, from the same starts, stopped by rule (27) at 1e-10. Sites hold A_i'A_i, or their rows "
-        "where these are cheaper to multiply; seconds are with that, and one BLAS thread."
+        "where these are cheaper to multiply; seconds are with that, and one BLAS thread. FAPS as published begins at "
+        "a stationary point that its inner steps leave by rounding alone, so another machine may give other figures."
     )
     contrary = [f"{c['where']}, {c['problem']} ({c['share']['FAPS']:.2f})" for c in found if c["share"]["FAPS"] >= 1]
     lost = f"FAPS needs no fewer iterations than SSI on: {'; '.join(contrary)}." if contrary else ""
