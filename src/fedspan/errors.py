@@ -9,7 +9,7 @@
     │   ├── RoundConflict    the same round was asked twice with different questions
     │   └── StateLost        a site was asked to go on from a state it no longer has
     ├── CohortError          too few sites answered a round
-    ├── ConvergenceError     a solver went astray: it diverged or stalled, and has no answer to return
+    ├── ConvergenceError     a solver diverged, and has no answer to return
     ├── ResumeError          a run cannot be resumed: the study changed, or there is nothing to resume
     └── FileError            a model, run or data file is unreadable, truncated or of another format (a ValueError)
 
@@ -51,7 +51,7 @@ class CohortError(FedspanError):
 
 
 class ConvergenceError(FedspanError):
-    """A solver went astray: it diverged or stalled, and has no answer to return."""
+    """A solver diverged, and has no answer to return."""
 
 
 class ResumeError(FedspanError):

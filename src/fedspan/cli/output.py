@@ -50,7 +50,7 @@ EXIT_CODES: dict[type[FedspanError], int] = {
 EXIT_HELP = (
     "Exit codes: 0 done; 1 unexpected; 2 wrong usage; 3 a study or setting is wrong; 4 a site's data, or a file, "
     "cannot be used; 5 a site or round failed; 6 the run cannot be resumed; "
-    "7 the solver diverged or stalled; 130 interrupted."
+    "7 the solver diverged; 130 interrupted."
 )
 
 

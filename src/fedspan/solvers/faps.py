@@ -14,7 +14,8 @@ epsilon_x (26)        ``change``; None takes inner steps until (13) and (14) hol
 ====================  ====================================================================
 
 A round costs 8 d r bytes to each site, with 88 of settings (96 with ``change``) and the names of two, and 8 d r + 8
-back: Y_i, and the scalar of rule (27). A last Ritz round, 8 d r each way, gives the values and checks the answer.
+back: Y_i, and the scalar of rule (27). A last Ritz round, 8 d r each way, gives the values and checks the answer: where
+(27) was met too early, its product serves as a power step, and the run goes on.
 
 Beyond the paper: ``adapt="gap"``. A site that holds more outside the common subspace than inside (a small or unusual
 one) makes the iteration unstable unless its own beta_i is large, which rule (25) finds out slowly; here the site
@@ -163,7 +164,7 @@ def check_finite(product: Array, seen: list[float]) -> None:
 def check_captured(z: Array, product: Array, seen: list[float]) -> None:
     """Refuse a basis that fell far behind one seen before."""
     now, most = float(np.sum(z * product)), max(seen)
-    if now < 0.9 * most:
+    if now < most - 0.1 * abs(most):
         raise ConvergenceError(
             f"faps diverged: its basis captures {now / most:.0%} of what it did in round {1 + int(np.argmax(seen))}; "
             + _WAY_OUT
