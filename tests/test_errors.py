@@ -21,7 +21,7 @@ def test_every_error_is_fedspans_and_says_what_it_is():
 
 
 def test_the_tree_in_the_docstring_is_the_tree():
-    drawn = re.findall(r"([│├└─ ]*)(\w+(?:Error|Conflict|Lost))\b(.*)", fedspan.errors.__doc__)
+    drawn = re.findall(r"([│├└─ ]*)(\w+(?:Error|Conflict|Lost|Exhausted))\b(.*)", fedspan.errors.__doc__)
     assert {name for _, name, _ in drawn} >= set(CLASSES)
     above = {}
     for branch, name, text in drawn:

@@ -7,7 +7,9 @@
     ├── DataError            a site's data cannot be used as it is (a ValueError)
     ├── SiteError            a step failed at a site for another reason; names the site and the step
     │   ├── RoundConflict    the same round was asked twice with different questions
-    │   └── StateLost        a site was asked to go on from a state it no longer has
+    │   ├── StateLost        a site was asked to go on from a state it no longer has
+    │   └── PolicyError      a site's privacy policy refuses what was asked
+    │       └── BudgetExhausted  a release would cost more privacy than is left
     ├── CohortError          too few sites answered a round
     ├── ConvergenceError     a solver diverged, and has no answer to return
     ├── ResumeError          a run cannot be resumed: the study changed, or there is nothing to resume
@@ -44,6 +46,14 @@ class RoundConflict(SiteError):
 
 class StateLost(SiteError):
     """A site was asked to go on from a state it no longer has."""
+
+
+class PolicyError(SiteError):
+    """A site's privacy policy refuses what was asked."""
+
+
+class BudgetExhausted(PolicyError):
+    """A release would cost more privacy than is left."""
 
 
 class CohortError(FedspanError):

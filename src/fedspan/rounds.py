@@ -2,8 +2,9 @@
 
 A **solver** is a generator: the coordinator's half of a paper, written straight down. Each ``yield Round(...)``
 asks the federation one question and receives one aggregate. The **site's half** is a named module-level function,
-a *step*. An **engine** is one callable that executes a round. Recording and observing (and later privacy and secure
-sums) are **layers**: generators that pass on, and may rewrite, the stream of rounds.
+a *step*. An **engine** is one callable that executes a round. Privacy, recording and observing (and later secure
+sums) are **layers**: generators that pass on, and may rewrite, the stream of rounds. A site's own privacy is not a
+layer but its **policy**: every number a step lets go of passes through `Site.noised`.
 
 ::
 
@@ -25,12 +26,12 @@ import numpy as np
 
 from fedspan.cohort import Cohort
 from fedspan.encoding import Array, Plain, digest
-from fedspan.errors import StateLost
+from fedspan.errors import FedspanError, PolicyError, StateLost
 from fedspan.reduce import Gather, Mean, Reduce, Sum
 
 __all__ = [
     "STEPS", "Array", "Cohort", "Gather", "Late", "Mean", "Memory", "Outcome", "Plain", "Policy", "Reduce", "Reply",
-    "Round", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
+    "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -128,18 +129,25 @@ class Reply(NamedTuple):
     state: dict[str, Plain] | None = None
 
 
+Sensitivity = Callable[[Any, Any, dict[str, tuple[int, ...]]], dict[str, float]]
+"""From the message as received, the neighbour relation (`fedspan.sensitivity.Neighbours`) and the parts' shapes:
+for each named part of a release, the most that a neighbour can change it (L2). 0: it depends on no row."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A site's half of a solver. The name travels, never the code.
 
     ``lost`` says what to do where the site no longer has the state it should go on from: ``"restart"`` from the
     message and the study's terms, or ``"leave"`` the round. ``setup`` marks rounds that prepare data, counted apart.
+    ``sensitivity`` bounds what a neighbour changes; a step without it is refused under a privacy policy.
     """
 
     name: str
     run: Callable[[Site, Any], Reply]
     lost: str = "leave"
     setup: bool = False
+    sensitivity: Sensitivity | None = None
 
     def __call__(self, site: Site, message: Plain) -> Reply:
         """Run the step at a site."""
@@ -150,13 +158,15 @@ STEPS: dict[str, Step] = {}
 """Every step by its name: what a site looks a question up in."""
 
 
-def site_step(name: str, *, lost: str = "leave", setup: bool = False) -> Callable[[Callable[[Site, Any], Reply]], Step]:
+def site_step(
+    name: str, *, lost: str = "leave", setup: bool = False, sensitivity: Sensitivity | None = None
+) -> Callable[[Callable[[Site, Any], Reply]], Step]:
     """Register a function as a step under a name that can travel."""
 
     def register(run: Callable[[Site, Any], Reply]) -> Step:
         if name in STEPS:
             raise ValueError(f"two steps are called {name!r}")
-        STEPS[name] = Step(name, run, lost, setup)
+        STEPS[name] = Step(name, run, lost, setup, sensitivity)
         return STEPS[name]
 
     return register
@@ -165,8 +175,32 @@ def site_step(name: str, *, lost: str = "leave", setup: bool = False) -> Callabl
 class Policy(Protocol):
     """A site's privacy policy: sees every part of a release before it leaves, and returns what may leave."""
 
-    def noised(self, site: Site, parts: dict[str, Array]) -> dict[str, Array]:
+    def admit(self, site: Site, question: Round) -> None:
+        """Refuse a question before the step runs."""
+        ...
+
+    def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
         """Return the parts with this site's noise, charged to its ledger."""
+        ...
+
+    def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+        """Charge one release that is made in pieces, and return what adds its noise to a piece."""
+        ...
+
+    def clipped(self, site: Site, release: Array) -> Array:
+        """Return a release that no row bound covers, brought within the policy's own."""
+        ...
+
+    def withholds(self, figure: str) -> bool:
+        """Whether a figure about the data that no step needs (``"rows"``, ``"missing"``) stays at the site."""
+        ...
+
+    def row_bounds(self, width: int, preparation: dict[str, Plain]) -> Any:
+        """Return what rows of so many columns are clipped to before they count (`fedspan.data.clip.RowBounds`)."""
+        ...
+
+    def refusal(self, site: Site, question: Round, error: FedspanError) -> FedspanError:
+        """Return what may be said outside of an error at this site: a code, no value."""
         ...
 
 
@@ -176,6 +210,9 @@ class Memory:
     The one before is kept because the coordinator may drop a late reply and go on from the round before it.
     This one lives in memory; `fedspan.sites.DurableMemory` survives the process, and never answers a round twice.
     """
+
+    durable = False
+    """Whether a reply is kept before it leaves, so that a round asked again gets the same one."""
 
     def __init__(self) -> None:
         self.versions: tuple[tuple[int, dict[str, Plain]], ...] = ()
@@ -201,7 +238,7 @@ class Memory:
 class Site:
     """All that a step may see of a site."""
 
-    __slots__ = ("_rng", "data", "id", "memory", "policy", "reopen", "round", "seed", "source", "state")
+    __slots__ = ("_rng", "asked", "data", "id", "memory", "policy", "reopen", "round", "seed", "source", "state")
 
     def __init__(
         self,
@@ -224,6 +261,8 @@ class Site:
         self.reopen = reopen
         """Sees the data again as a state says it was prepared."""
         self.round = -1
+        self.asked: Round | None = None
+        """The question being answered."""
         self.state: dict[str, Plain] = {}
         self._rng: np.random.Generator | None = None
 
@@ -235,16 +274,31 @@ class Site:
             self._rng = np.random.default_rng([self.seed, name, self.round])
         return self._rng
 
-    def noised(self, **parts: Array) -> Any:
+    def noised(self, about: Array | None = None, /, **parts: Array) -> Any:
         """The line where a paper writes "+ noise": the release, with this site's own noise if its policy asks any.
 
-        One part comes back as it is, several as a dict.
+        One part comes back as it is, several as a dict. ``about`` is the site's own Z where a published formula
+        scales the noise by it; it does not leave.
         """
         if self.policy is not None:
-            parts = self.policy.noised(self, parts)
+            parts = self.policy.noised(self, parts, about)
         if len(parts) == 1:
             return next(iter(parts.values()))
         return parts
+
+    def noising(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+        """Return what adds noise to a release of this shape piece by piece: one release, charged once."""
+        if self.policy is None:
+            return lambda piece: piece
+        return self.policy.noising(self, name, shape)
+
+    def clipped(self, release: Array) -> Array:
+        """Return a release that no bound on rows covers, brought within the policy's bound on the whole of it."""
+        return release if self.policy is None else self.policy.clipped(self, release)
+
+    def withholds(self, figure: str) -> bool:
+        """Whether this site keeps a figure about its data to itself."""
+        return self.policy is not None and self.policy.withholds(figure)
 
 
 def answer(site: Site, question: Round) -> Reply:
@@ -263,7 +317,21 @@ def answer(site: Site, question: Round) -> Reply:
         state = question.terms or {}
         if site.reopen is not None:
             site.reopen(site, state)
-    site.state, site.round, site._rng = state, question.number, None
-    reply = question.step.run(site, question.message)
+    site.state, site.round, site.asked, site._rng = state, question.number, question, None
+    reply = _run(site, question)
     memory.commit(question, parent, reply, state if reply.state is None else {**state, **reply.state})
+    return reply
+
+
+def _run(site: Site, question: Round) -> Reply:
+    """Run the step; under a policy only if it admits the question, and an error says outside no more than a code."""
+    if site.policy is None:
+        return question.step.run(site, question.message)
+    site.policy.admit(site, question)
+    try:
+        reply = question.step.run(site, question.message)
+    except FedspanError as error:
+        raise site.policy.refusal(site, question, error) from error
+    if reply.weight != 1.0:
+        raise PolicyError(f"step {question.step.name} would send a weight, which no noise covers; ask for a sum")
     return reply

@@ -1,13 +1,14 @@
 """Assemble and run a study: data preparation, solver, layers, engine. The order of layers is fixed here.
 
-solver and set-up  ->  numbered  ->  observe  ->  record  ->  transcript  ->  engine
+solver and set-up  ->  numbered  ->  observe  ->  record  ->  account  ->  transcript  ->  engine
 
-`record` is there with a run folder, `transcript` only where it is asked for too.
+`record` is there with a run folder, `transcript` only where it is asked for too, `account` in a private study.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,13 +21,18 @@ from fedspan.data import Facts, Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array, digest, write_atomically
 from fedspan.engines import Engine, get_engine
-from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError, nearest
-from fedspan.layers import Journal, OnRound, RoundRecord, observe, record, transcript
-from fedspan.linalg import Estimate, canonical_signs, orth, orth_against
+from fedspan.errors import BudgetExhausted, ConfigurationError, DataError, FileError, ResumeError, nearest
+from fedspan.layers import Journal, OnRound, RoundRecord, account, observe, record, transcript
+from fedspan.linalg import Estimate, canonical_signs, left_svd, orth, orth_against
+from fedspan.privacy.gaussian import GaussianPrivacy
+from fedspan.privacy.guarantee import Guarantee, guarantee
+from fedspan.privacy.ledger import Ledger
+from fedspan.privacy.policy import Releases
+from fedspan.privacy.terms import check_published, check_terms, private_solver, set_up_for, solver_noise
 from fedspan.privacy.transcript import TranscriptWriter, has_transcript
 from fedspan.rounds import Cohort, Solve, drive, numbered
-from fedspan.sites import open_sites
-from fedspan.solvers import NAMES, Problem, Solution, Solver, check_solver, choose, make
+from fedspan.sites import LEDGER, open_sites
+from fedspan.solvers import NAMES, Covariance, PrivatePower, Problem, Solution, Solver, check_solver, choose, make
 from fedspan.threshold import rank_by_fraction, rank_by_threshold
 
 RECORDS = ("rounds", "transcript")
@@ -44,10 +50,13 @@ class Study:
     seed: int = 0
     init: Array | None = None
     """A d x k basis to start from: a warm start."""
+    privacy: GaussianPrivacy | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.solver, str):
             check_solver(self.solver)
+        if self.privacy is not None and not isinstance(self.privacy, GaussianPrivacy):
+            raise ConfigurationError(f"privacy is a GaussianPrivacy or None, got {self.privacy!r}")
 
     def fingerprint(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         """Return what a resumed run must agree on, as plain data."""
@@ -56,6 +65,7 @@ class Study:
             "n_components": self.n_components, "solver": solver, "preparation": asdict(self.preparation),
             "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),
             "sites": {name: list(source.shape) for name, source in sorted(sources.items())},
+            "privacy": None if self.privacy is None else self.privacy.as_plain(),
         }  # fmt: skip
 
 
@@ -69,6 +79,10 @@ class Result:
     solver: Solver
     converged: bool | None
     history: list[RoundRecord]
+    privacy: Guarantee | None = None
+    """What was promised and spent."""
+    stopped: str | None = None
+    """Why the run ended before its solver did."""
 
     @property
     def rounds(self) -> int:
@@ -114,6 +128,8 @@ def run(
             'record="transcript" keeps what each site released in the run folder, and none was given; name one'
         )
     before = None if folder is None else contents(folder)
+    if study.privacy is not None:
+        check_terms(study.privacy, study.preparation, study.cohort, len(sources))
     journal = None if folder is None else open_journal(folder, study.fingerprint(sources), record, resume=resume)
     writer = TranscriptWriter(folder) if folder is not None and record == "transcript" else None
     try:
@@ -133,14 +149,71 @@ def _run(
     engine: Engine,
     watchers: Sequence[OnRound],
 ) -> Result:
-    sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
+    run_id, releases = run_name(folder), None
+    if study.privacy is not None:
+        ledger = None if folder is None else Ledger(folder / LEDGER)
+        releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger)
+        note_draws(releases, study.cohort, len(sources))
+    site_folder = None if folder is None else folder / "sites"
+    sites = open_sites(sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id)
     history: list[RoundRecord] = []
-    solve = assemble(solve_study(study), journal, writer, [lambda r, _: history.append(r), *watchers])
-    facts, solver, solution = drive(solve, engine(sites, study.seed))
+    progress = Progress()
+    watching = [lambda r, _: history.append(r), *watchers]
+    solve = assemble(solve_study(study, progress), journal, releases, writer, watching)
+    stopped = None
+    try:
+        progress.solution = drive(solve, engine(sites, study.seed))
+    except BudgetExhausted as error:
+        stopped = str(error)
+        if not progress.salvage():
+            raise
+    facts, solver, solution = progress.outcome()
     basis, values = solution.estimate
     if not facts.symmetric:
         values = np.maximum(values, 0.0)
-    return Result(Estimate(canonical_signs(basis), values), facts, solver, solution.converged, history)
+    promised = None if releases is None else guarantee(releases, facts.features)
+    estimate = Estimate(canonical_signs(basis), values)
+    return Result(estimate, facts, solver, solution.converged, history, promised, stopped)
+
+
+@dataclass
+class Progress:
+    """How far a study is: what would be its answer if it had to stop here."""
+
+    facts: Facts | None = None
+    solver: Solver | None = None
+    k: int = 0
+    last: Array | None = None
+    """The last d x r aggregate."""
+    solution: Solution | None = None
+
+    def salvage(self) -> bool:
+        """Make a solution of the last aggregate, if there is one."""
+        if self.facts is None or self.last is None:
+            return False
+        basis, values = left_svd(self.last)
+        self.solution = Solution(Estimate(basis[:, : self.k], values[: self.k]), False)
+        return True
+
+    def outcome(self) -> tuple[Facts, Solver, Solution]:
+        """Return what is known at the end."""
+        if self.facts is None or self.solver is None or self.solution is None:
+            raise AssertionError("a study ends with facts, a solver and a solution")
+        return self.facts, self.solver, self.solution
+
+
+def run_name(folder: Path | None) -> str:
+    """Return the name that releases are charged to: that of a run folder stays when it is resumed."""
+    if folder is None:
+        return secrets.token_hex(8)
+    return str(json.loads((folder / "terms.json").read_text())["run"])
+
+
+def note_draws(releases: Releases, cohort: Cohort, sites: int) -> None:
+    """Tell FedPower's published noise how many sites a round draws, and by which scheme."""
+    if releases.published is not None and not cohort.is_full:
+        count = cohort.first or max(1, round(cohort.fraction * sites))
+        releases.published.drawn = count, 1 if cohort.sample == "by-size-with-replacement" else 2
 
 
 def contents(folder: Path) -> set[Path] | None:
@@ -161,12 +234,18 @@ def discard(folder: Path, before: set[Path] | None) -> None:
 
 
 def assemble(
-    solve: Solve[Any], journal: Journal | None, writer: TranscriptWriter | None, watchers: Sequence[OnRound]
+    solve: Solve[Any],
+    journal: Journal | None,
+    releases: Releases | None,
+    writer: TranscriptWriter | None,
+    watchers: Sequence[OnRound],
 ) -> Solve[Any]:
     """Put the layers around a solver, in their order."""
     solve = observe(numbered(solve), *watchers)
     if journal is not None:
         solve = record(solve, journal)
+    if releases is not None:
+        solve = account(solve, releases)
     return solve if writer is None else transcript(solve, writer)
 
 
@@ -182,7 +261,8 @@ def open_journal(folder: Path, fingerprint: dict[str, Any], kept: str, *, resume
     if not resume:
         if (folder / "rounds.jsonl").exists() or has_transcript(folder):
             raise ResumeError(f"{folder} holds a run already; resume it, or name another folder")
-        write_atomically(terms, json.dumps({**fingerprint, "record": kept}, indent=1, sort_keys=True).encode())
+        agreed = {**fingerprint, "record": kept, "run": secrets.token_hex(8)}
+        write_atomically(terms, json.dumps(agreed, indent=1, sort_keys=True).encode())
         return Journal(folder)
     if not terms.exists():
         raise ResumeError(f"{folder} holds no run to resume; start the study without resume")
@@ -206,31 +286,76 @@ def open_journal(folder: Path, fingerprint: dict[str, Any], kept: str, *, resume
     return Journal(folder)
 
 
-def solve_study(study: Study) -> Solve[tuple[Facts, Solver, Solution]]:
+def solve_study(study: Study, progress: Progress | None = None) -> Solve[Solution]:
     """The coordinator's whole half: prepare the data, choose rank and solver, solve."""
-    facts = yield from set_up(study.preparation)
+    progress = Progress() if progress is None else progress
+    if study.privacy is not None:
+        return (yield from _solve_privately(study, study.privacy, progress))
+    facts = progress.facts = yield from set_up(study.preparation)
     check_rank(study.n_components, facts)
     if isinstance(study.n_components, int):
-        solver = resolve_solver(study, facts.features, study.n_components, symmetric=facts.symmetric)
-        solution = yield from solve_rank(study, facts, solver, study.n_components, study.init)
-        return facts, solver, solution
+        solver = progress.solver = resolve_solver(study, facts.features, study.n_components, symmetric=facts.symmetric)
+        return (yield from solve_rank(study, facts, solver, study.n_components, study.init))
     most = min(facts.features, facts.n_rows)
     k, init = min(16, most), study.init
     while True:  # double the rank until the rule is satisfied inside it, each time from the last answer
-        solver = resolve_solver(study, facts.features, k, symmetric=facts.symmetric)
+        solver = progress.solver = resolve_solver(study, facts.features, k, symmetric=facts.symmetric)
         solution = yield from solve_rank(study, facts, solver, k, init)
-        basis, values = solution.estimate
-        if isinstance(study.n_components, float):
-            wanted = rank_by_fraction(values, facts.total, study.n_components)
-        else:
-            wanted = rank_by_threshold(values, facts.total, facts.n_rows, facts.features)
+        wanted = _rank_found(study, facts, solution.estimate.values)
         if wanted is not None or k == most:
-            kept = wanted or k
-            return facts, solver, replace(solution, estimate=Estimate(basis[:, :kept], values[:kept]))
-        k, init = min(2 * k, most), basis
+            return _cut(solution, wanted or k)
+        k, init = min(2 * k, most), solution.estimate.basis
 
 
-def solve_rank(study: Study, facts: Facts, solver: Solver, k: int, init: Array | None) -> Solve[Solution]:
+def _solve_privately(study: Study, privacy: GaussianPrivacy, progress: Progress) -> Solve[Solution]:
+    """The same under privacy: one solve, its rounds agreed before; a rank that was not given is cut from its answer."""
+    chosen: list[Solver] = []
+
+    def agree(d: int, rows: float, sites: int) -> dict[str, Any]:
+        k = study.n_components if isinstance(study.n_components, int) else min(16, d)
+        chosen.append(resolve_private(study, privacy, d, k, rows, sites))
+        return {"releases": chosen[0].releases}
+
+    facts = progress.facts = yield from set_up(study.preparation, set_up_for(privacy, agree))
+    solver = progress.solver = chosen[0]
+    check_rank(study.n_components, facts, private=True)
+    given = isinstance(study.n_components, int)
+    k = study.n_components if isinstance(study.n_components, int) else min(facts.features, 16)
+    if not given and isinstance(solver, Covariance):
+        k = facts.features  # one release holds every value
+    progress.k = k
+    solution = yield from solve_rank(study, facts, solver, k, study.init, progress)
+    if given:
+        return solution
+    noise = solver_noise(privacy, facts, solver, facts.sites)
+    return _cut(solution, _rank_found(study, facts, solution.estimate.values, noise) or k)
+
+
+def _rank_found(study: Study, facts: Facts, values: Array, noise: float = 0.0) -> int | None:
+    if isinstance(study.n_components, float):
+        return rank_by_fraction(values, facts.total, study.n_components)
+    return rank_by_threshold(values, facts.total, facts.n_rows, facts.features, noise)
+
+
+def _cut(solution: Solution, k: int) -> Solution:
+    basis, values = solution.estimate
+    return replace(solution, estimate=Estimate(basis[:, :k], values[:k]))
+
+
+def resolve_private(study: Study, privacy: GaussianPrivacy, d: int, k: int, rows: float, sites: int) -> Solver:
+    """Return the solver of a private study, with its rounds."""
+    check_solver(study.solver)
+    named = study.solver
+    if named == "auto" and not study.cohort.is_full:
+        named = "private-power"
+    solver = private_solver(named, privacy, d, k, rows, sites)
+    check_published(privacy, solver)
+    return resolve_solver(replace(study, solver=solver), d, k)
+
+
+def solve_rank(
+    study: Study, facts: Facts, solver: Solver, k: int, init: Array | None, progress: Progress | None = None
+) -> Solve[Solution]:
     """Solve for k components from a random start, or a given one completed at random."""
     d, rank = facts.features, solver.rank(k, facts.features)
     rng = np.random.default_rng([study.seed, d, rank])
@@ -244,7 +369,7 @@ def solve_rank(study: Study, facts: Facts, solver: Solver, k: int, init: Array |
         orth(start), k, total=facts.total if facts.total > 0 else 1.0, weight=facts.weight,
         precision=facts.precision, cohort=study.cohort, rng=rng,
     )  # fmt: skip
-    solution = yield from under({"preparation": facts.preparation}, solver.solve(problem))
+    solution = yield from under({"preparation": facts.preparation}, solver.solve(problem), progress)
     basis, values = solution.estimate
     missing = k - basis.shape[1]
     if missing > 0:  # the rows have fewer directions than k: the rest is any others, of value zero
@@ -253,8 +378,8 @@ def solve_rank(study: Study, facts: Facts, solver: Solver, k: int, init: Array |
     return replace(solution, estimate=Estimate(basis[:, :k], values[:k]))
 
 
-def under(terms: dict[str, Any], solve: Solve[Solution]) -> Solve[Solution]:
-    """Name the study's terms in every question, so that a site which lost its state can restart."""
+def under(terms: dict[str, Any], solve: Solve[Solution], progress: Progress | None = None) -> Solve[Solution]:
+    """Name the study's terms in every question, so that a site which lost its state can restart; note progress."""
     value = None
     while True:
         try:
@@ -262,6 +387,8 @@ def under(terms: dict[str, Any], solve: Solve[Solution]) -> Solve[Solution]:
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         value = yield replace(question, terms=terms)
+        if progress is not None and isinstance(value, np.ndarray) and value.ndim == 2:
+            progress.last = value
 
 
 def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> Solver:
@@ -272,6 +399,11 @@ def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> 
         solver = choose(d, k, full=study.cohort.is_full)
     elif isinstance(solver, str):
         solver = make(solver)
+    if isinstance(solver, PrivatePower) and study.privacy is None:
+        raise ConfigurationError(
+            "private-power needs a privacy policy: give privacy=GaussianPrivacy(epsilon, delta, row_norm=...), or take "
+            "power, which has none"
+        )
     if not study.cohort.is_full and not solver.partial:
         raise ConfigurationError(
             f"{NAMES[type(solver)]} needs every site in every round, but the cohort is {study.cohort}; "
@@ -284,10 +416,10 @@ def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> 
     return solver
 
 
-def check_rank(wanted: int | float | str, facts: Facts) -> None:
+def check_rank(wanted: int | float | str, facts: Facts, *, private: bool = False) -> None:
     """Refuse an ``n_components`` that the data or the rules do not allow."""
     if isinstance(wanted, int):
-        most = facts.features if facts.symmetric else min(facts.features, facts.n_rows)
+        most = facts.features if facts.symmetric or private else min(facts.features, facts.n_rows)
         if not 1 <= wanted <= most:
             raise DataError(
                 f"n_components = {wanted} must lie between 1 and {most}: the study has {facts.features} features "

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -17,7 +17,13 @@ from fedspan.data.preprocess import install
 from fedspan.data.source import to_host
 from fedspan.encoding import Plain, decode, encode, write_atomically
 from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError, RoundConflict
+from fedspan.privacy.gaussian import GaussianPrivacy
+from fedspan.privacy.ledger import Ledger
+from fedspan.privacy.policy import Releases, SitePolicy
 from fedspan.rounds import Memory, Reply, Round, Site
+
+LEDGER = "ledger.sqlite"
+"""A privacy ledger's file, in a site's folder and in the coordinator's."""
 
 
 class DurableMemory(Memory):
@@ -27,6 +33,8 @@ class DurableMemory(Memory):
     round; asked again with another question, or after the site went on, it is refused and the refusal is logged.
     A digest of the site's ``rows`` is kept too, at the site: a run must not go on with another data set.
     """
+
+    durable = True
 
     def __init__(self, folder: Path, rows: str = "") -> None:
         super().__init__()
@@ -74,12 +82,35 @@ class DurableMemory(Memory):
         write_atomically(self._file, encode(kept))
 
 
-def open_sites(sources: Mapping[str, Source], *, seed: int, folder: Path | None = None) -> list[Site]:
-    """Open sites in name order; with a folder, each with a durable memory in its own sub-folder."""
-    return [open_site(name, sources[name], seed=seed, folder=folder) for name in sorted(sources)]
+def open_sites(
+    sources: Mapping[str, Source],
+    *,
+    seed: int,
+    folder: Path | None = None,
+    privacy: GaussianPrivacy | None = None,
+    run: str = "",
+) -> list[Site]:
+    """Open sites in name order; with a folder, each with a durable memory and ledger in its own sub-folder."""
+    terms = None if privacy is None else Terms(privacy, run, len(sources))
+    return [open_site(name, sources[name], seed=seed, folder=folder, terms=terms) for name in sorted(sources)]
 
 
-def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None) -> Site:
+class Terms(NamedTuple):
+    """What a study proposes to a site: its privacy, the run it is charged to, and how many sites take part."""
+
+    privacy: GaussianPrivacy
+    run: str
+    sites: int
+
+    def policy(self, name: str, folder: Path | None) -> SitePolicy:
+        """Return the policy of a site that accepts them; with a folder its ledger lies there."""
+        ledger = None
+        if folder is not None and self.privacy.trust != "central":
+            ledger = Ledger(folder / name / LEDGER)
+        return SitePolicy(Releases(self.privacy, run=self.run, who=name, sites=self.sites, ledger=ledger))
+
+
+def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None, terms: Terms | None = None) -> Site:
     """Open one site and, where its memory holds a preparation, see its data through it again."""
     if folder is not None and not is_folder_name(name):
         raise ConfigurationError(
@@ -87,7 +118,8 @@ def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None) 
             f"slash, no dot in front, and at most 200 bytes"
         )
     memory = Memory() if folder is None else DurableMemory(folder / name, rows_digest(name, source))
-    site = Site(name, source, memory=memory, seed=seed, reopen=reopen)
+    policy = None if terms is None else terms.policy(name, folder)
+    site = Site(name, source, policy=policy, memory=memory, seed=seed, reopen=reopen)
     if memory.versions:
         reopen(site, memory.versions[0][1])
     return site

@@ -24,6 +24,7 @@ from fedspan.data.open import PARQUETS, TEXTS
 from fedspan.data.optional import parquet_module
 from fedspan.engines import get_engine
 from fedspan.errors import ConfigurationError, DataError, FedspanError, nearest
+from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort
 from fedspan.run import Study, check_record
 from fedspan.solvers import SOLVERS, Solver, make
@@ -36,6 +37,13 @@ PREPARATION = {
     "scale": FLAG, "normalise": TEXT, "weight_column": TEXT,
 }  # fmt: skip
 COHORT = {"only": NAMES, "fraction": NUMBER, "sample": TEXT, "first": WHOLE, "deadline": NUMBER, "late": TEXT}
+BOUND = Kind('a number, "unit" or a table of low and high', lambda v: NUMBER.fits(v) or TEXT.fits(v) or TABLE.fits(v))
+NUMBERS = Kind("a list of two numbers", lambda v: isinstance(v, list) and len(v) == 2 and all(map(NUMBER.fits, v)))
+PRIVACY = {
+    "epsilon": NUMBER, "delta": NUMBER, "row_norm": BOUND, "site_norm": NUMBER, "entry_change": NUMBER,
+    "rows_per_person": WHOLE, "n_public": FLAG, "neighbours": TEXT, "trust": TEXT, "calibration": TEXT, "shares": TABLE,
+    "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT, "testing_seed": WHOLE,
+}  # fmt: skip
 TRIPLES = {"user": TEXT, "item": TEXT, "value": TEXT, "vocabulary": NAMES, "unknown": TEXT}
 EITHER = Kind("true, false or a table of options", lambda v: FLAG.fits(v) or TABLE.fits(v))
 LAYOUT = {"delimiter": TEXT, "decimal": TEXT, "header": FLAG, "triples": EITHER}
@@ -44,6 +52,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "data": (*PREPARATION, "drop", *LAYOUT),
     "solve": ("estimator", "n_components", "solver", "settings"),
     "participation": tuple(COHORT),
+    "privacy": tuple(PRIVACY),
     "run": ("secure", "engine", "seed", "folder", "record"),
 }
 """The keys of each table; [sites] has one for each site."""
@@ -88,12 +97,13 @@ class StudyFile:
     """Where runs are kept."""
     record: str
     """What is kept of a run: ``"rounds"``, or ``"transcript"`` for each site's releases too."""
+    privacy: GaussianPrivacy | None = None
 
     def study(self) -> Study:
         """Return the study that `fedspan.run.run` takes."""
         return Study(
             n_components=self.n_components, solver=self.solver, preparation=self.preparation,
-            cohort=self.cohort, seed=self.seed,
+            cohort=self.cohort, seed=self.seed, privacy=self.privacy,
         )  # fmt: skip
 
     def open_sources(self) -> dict[str, Source]:
@@ -182,9 +192,7 @@ def column_names(site: SiteEntry) -> list[str] | None:
 
 
 def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
-    top = Table(raw, "the top of the file", ("name", "sites", "privacy", *KEYS), _HOMES)
-    if "privacy" in raw:
-        raise ConfigurationError(f"[privacy] {_LATER}; leave the table out")
+    top = Table(raw, "the top of the file", ("name", "sites", *KEYS), _HOMES)
     tables = {name: Table(raw.get(name, {}), f"[{name}]", keys, _HOMES) for name, keys in KEYS.items()}
     data, solve, run, base = tables["data"], tables["solve"], tables["run"], path.parent
     estimator = _estimator(solve)
@@ -212,6 +220,7 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         seed=seed,
         folder=base / run.get("folder", TEXT, "runs"),
         record=record,
+        privacy=_privacy(tables["privacy"]) if "privacy" in raw else None,
     )
 
 
@@ -315,6 +324,17 @@ def _cohort(table: Table, sites: Mapping[str, SiteEntry]) -> Cohort:
         given["only"] = tuple(given["only"])
     with _prefixed("[participation] "):
         return Cohort(**given)
+
+
+def _privacy(table: Table) -> GaussianPrivacy:
+    given = table.given(PRIVACY)
+    for key in ("epsilon", "delta"):
+        if key not in given:
+            raise ConfigurationError(f"[privacy] {key} is missing: the guarantee is (epsilon, delta)")
+    with _prefixed("[privacy] "):
+        if isinstance(given.get("row_norm"), dict):
+            Table(given["row_norm"], "row_norm", ("low", "high"))
+        return GaussianPrivacy.from_plain(given)
 
 
 def _known_columns(drop: Collection[str], header: Collection[str], text: str) -> None:

@@ -19,12 +19,13 @@ def rank_by_fraction(values: Array, total: float, fraction: float) -> int | None
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def rank_by_threshold(values: Array, total: float, rows: int, features: int) -> int | None:
+def rank_by_threshold(values: Array, total: float, rows: int, features: int, noise_edge: float = 0.0) -> int | None:
     """Return the rank by the optimal hard threshold of Gavish and Donoho (2014), or None if none falls below it.
 
     Their rule for a known noise level keeps singular values above ``lambda(beta) sqrt(n) sigma``. The noise level
     is taken from what the leading values leave of the total variance, which is known without the rest of the
-    spectrum; as it depends on the rank kept, the rank is the first for which the next value is noise.
+    spectrum; as it depends on the rank kept, the rank is the first for which the next value is noise. Values that
+    were released with noise count only above ``noise_edge``, what that noise alone would show.
 
     >>> rng = np.random.default_rng(0)
     >>> signal = rng.standard_normal((500, 3)) @ rng.standard_normal((3, 40)) * 3
@@ -40,6 +41,6 @@ def rank_by_threshold(values: Array, total: float, rows: int, features: int) -> 
         if rank == d:
             break
         noise = max(float(left[rank]), 0.0) / (n * (d - rank))
-        if value <= factor * n * noise:
+        if value <= max(factor * n * noise, noise_edge):
             return max(rank, 1)
     return None if len(values) < d else len(values)

@@ -17,26 +17,48 @@ from tests.wire import Log, Wire
 DESCRIBES = "data.describe"  # names, shapes and types: a site's own statement, listed here as the one exception
 
 
-class Recording:
+class Open:
+    """A policy that asks for nothing."""
+
+    def admit(self, site, question):
+        pass
+
+    def noising(self, site, name, shape):
+        return lambda piece: self.noised(site, {name: piece})[name]
+
+    def clipped(self, site, release):
+        return release
+
+    def withholds(self, figure):
+        return False
+
+    def row_bounds(self, width, preparation):
+        return None
+
+    def refusal(self, site, question, error):
+        return error
+
+
+class Recording(Open):
     """A policy that keeps a copy of every part it was shown, and lets it pass."""
 
     def __init__(self):
         self.shown = {}
 
-    def noised(self, site, parts):
+    def noised(self, site, parts, about=None):
         copies = {name: np.array(part) for name, part in parts.items()}
         assert all(isinstance(part, np.ndarray) for part in parts.values())
         self.shown.setdefault((site.id, site.round), []).append(copies)
         return parts
 
 
-class Replacing:
+class Replacing(Open):
     """A policy that lets nothing pass but a constant."""
 
     def __init__(self, constant):
         self.constant = constant
 
-    def noised(self, site, parts):
+    def noised(self, site, parts, about=None):
         return {name: np.full_like(part, self.constant) for name, part in parts.items()}
 
 

@@ -40,6 +40,7 @@ from fedspan.errors import CohortError, FedspanError, ResumeError, SiteError
 from fedspan.privacy.transcript import WARNING
 from fedspan.progress import human_bytes
 from fedspan.run import Result, contents, discard, run
+from fedspan.sites import LEDGER
 from fedspan.study_file import StudyFile, load_study, parse_study
 
 _SETUP_ROUNDS = 4  # at most: describe, moments, spread, prepare
@@ -130,16 +131,24 @@ def _keep(
 def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     """Print what a run found and took."""
     s = summary
-    sites = f"{len(s['rows'])} site{'s' if len(s['rows']) > 1 else ''}"
+    sites = f"{s['n_sites']} site{'s' if s['n_sites'] > 1 else ''}"
+    about = "about " if s["privacy"] is not None and not s["rows"] else ""
     chosen = ", chosen by auto" if s["solver_chosen_by"] == "auto" else ""
     state = {True: "converged", False: "stopped at its budget, NOT converged", None: "no tolerance to meet"}
     rows = [
-        ("study", f"{s['name']}: {s['n_rows']:,} rows of {s['n_features']:,} features at {sites}"),
+        ("study", f"{s['name']}: {about}{s['n_rows']:,} rows of {s['n_features']:,} features at {sites}"),
         ("solver", f"{s['solver']}{chosen}; {state[s['converged']]}"),
         ("rounds", f"{s['rounds']}, and {s['setup_rounds']} to set up; {s['seconds']:.2f} s"),
         ("traffic", f"{human_bytes(s['bytes_up'])} from the sites, {human_bytes(s['bytes_down'])} to them"),
-        ("found", f"{s['n_components']} components with {sum(s['explained_variance_ratio']):.1%} of the variance"),
+        ("found", _found(s)),
     ]
+    if s["stopped"]:
+        rows.append(("stopped", f"at the last estimate: {s['stopped']}"))
+    if s["privacy"]:
+        rows += [
+            ("privacy", s["privacy"]["words"]),
+            ("spent", f"epsilon {s['privacy']['spent_epsilon']:.4g} of {s['privacy']['epsilon']:g}, see {LEDGER}"),
+        ]
     if s["missing"]:
         rows.append(("filled", ", ".join(f"{site} {share:.1%}" for site, share in s["missing"].items())))
     example = shlex.quote(str(next(iter(described.sites.values())).path))
@@ -151,12 +160,25 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     say(_components(s))
 
 
-def _components(summary: dict[str, Any]) -> Table:
-    table = plain_table("component", "variance", "share", "together")
+def _found(summary: dict[str, Any]) -> str:
     shares = summary["explained_variance_ratio"]
-    together = np.cumsum(shares)
-    for i, variance in enumerate(summary["explained_variance"][:_SHOWN]):
-        table.add_row(str(i + 1), f"{variance:.4g}", f"{shares[i]:.1%}", f"{together[i]:.1%}")
-    if len(shares) > _SHOWN:
-        table.add_row(f"... {len(shares) - _SHOWN} more", "", "", "")
+    share = (
+        "; their share of the variance was not released"
+        if shares is None
+        else f" with {sum(shares):.1%} of the variance"
+    )
+    return f"{summary['n_components']} components{share}"
+
+
+def _components(summary: dict[str, Any]) -> Table:
+    value = "singular value" if summary["explained_variance"] is None else "variance"
+    table = plain_table("component", value, "share", "together")
+    variances, shares = summary["explained_variance"], summary["explained_variance_ratio"]
+    variances = summary["singular_values"] if variances is None else variances
+    together = None if shares is None else np.cumsum(shares)
+    for i, variance in enumerate(variances[:_SHOWN]):
+        parts = ("", "") if shares is None or together is None else (f"{shares[i]:.1%}", f"{together[i]:.1%}")
+        table.add_row(str(i + 1), f"{variance:.4g}", *parts)
+    if len(variances) > _SHOWN:
+        table.add_row(f"... {len(variances) - _SHOWN} more", "", "", "")
     return table

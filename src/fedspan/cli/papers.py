@@ -12,7 +12,11 @@ from fedspan.cli.output import Json, note, print_json, say_exactly
 from fedspan.cli.runs import fresh_folder
 from fedspan.errors import ConfigurationError, nearest
 
-PAPERS = {"fedpower": "fedspan.cli.reproduce_fedpower", "faps": "fedspan.cli.reproduce_faps"}
+PAPERS = {
+    "fedpower": "fedspan.cli.reproduce_fedpower",
+    "faps": "fedspan.cli.reproduce_faps",
+    "ppm": "fedspan.cli.reproduce_ppm",
+}
 """Papers by name, and the module that runs each one again."""
 
 

@@ -96,7 +96,7 @@ def model_of(
     p = study.preparation
     shared: dict[str, Any] = {
         "n_components": study.n_components, "solver": study.solver, "random_state": study.seed,
-        "columns": p.columns, "participation": None if study.cohort.is_full else study.cohort,
+        "columns": p.columns, "privacy": study.privacy, "participation": None if study.cohort.is_full else study.cohort,
     }  # fmt: skip
     model: Model
     if kind == "pca":
@@ -124,16 +124,24 @@ def summarise(name: str, model: Model, result: Result, *, seconds: float, auto: 
         "n_rows": facts.n_rows,
         "rows": facts.rows,
         "singular_values": model.singular_values_.tolist(),
-        "explained_variance": model.explained_variance_.tolist(),
-        "explained_variance_ratio": model.explained_variance_ratio_.tolist(),
+        "explained_variance": _listed(model.explained_variance_),
+        "explained_variance_ratio": _listed(model.explained_variance_ratio_),
         "rounds": result.rounds,
         "setup_rounds": result.setup_rounds,
         "bytes_up": result.bytes_up,
         "bytes_down": result.bytes_down,
         "seconds": round(seconds, 4),
         "missing": facts.missing,
+        "privacy": None if result.privacy is None else result.privacy.as_plain(),
+        "stopped": result.stopped,
+        "n_sites": facts.sites,
         "fedspan": __version__,
     }
+
+
+def _listed(values: Any) -> list[float] | None:
+    """Return an array as a list; None where it was not released."""
+    return None if values is None else values.tolist()
 
 
 def finish(folder: Path, model: Model, summary: dict[str, Any]) -> None:

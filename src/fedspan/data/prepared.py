@@ -3,6 +3,7 @@
 With B a block of raw rows, mu the federated mean, S = diag(scale) and W = diag(row weights), the rows that
 enter the algebra are ``sqrt(W) (B - 1 mu') S^-1``. They are not formed for a product: ``A'W(A z)`` is
 computed as ``S^-1 (B' V - mu (1'V))`` with ``V = W (B S^-1 z - 1 mu' S^-1 z)``, which keeps rows sparse.
+Under a privacy policy the rows are clipped last (`fedspan.data.clip`), which only changes W.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import scipy.sparse
 from array_api_compat import array_namespace
 
 from fedspan.data.aligned import Aligned, chooser_matrix
+from fedspan.data.clip import RowBounds, clamp, clip_factors, row_squares
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError
@@ -28,7 +30,13 @@ _SMALL_BYTES = 64 << 10
 class Prepared(Source):
     """A source seen through a preparation: plain data, as it came in the ``data.prepare`` round."""
 
-    def __init__(self, source: Source, preparation: dict[str, Plain], rounds: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        source: Source,
+        preparation: dict[str, Plain],
+        rounds: Callable[[], int] = lambda: 0,
+        bounds: RowBounds | None = None,
+    ) -> None:
         names = preparation.get("columns")
         if source.symmetric:
             source = _symmetric_part(source, names)
@@ -41,17 +49,52 @@ class Prepared(Source):
         self.shape = (source.shape[0], self._aligned.width)
         self.dtype, self.pass_cost, self.symmetric = source.dtype, source.pass_cost, source.symmetric
         self._gram: Array | None = None
+        self._bounds = bounds
+        self._clips = self._clip_rows()
         self._small = self._prepared_if_small()
         self._rounds = rounds
-        self._mass = None if preparation.get("weight_column") else source.mass
+        self._mass = None if bounds is not None or preparation.get("weight_column") else source.mass
 
     def rows(self) -> Iterator[tuple[Block, Array | None]]:
-        """Yield raw blocks, aligned and filled, with their row weights (None: all one)."""
+        """Yield raw blocks, aligned and filled, with their row weights (None: all one), clipped where they must be."""
+        if self._clips is None:
+            yield from self._unclipped()
+            return
+        for (block, weights), clip in zip(self._unclipped(), self._clips, strict=True):
+            yield block, clip if weights is None else weights * clip
+
+    def _unclipped(self) -> Iterator[tuple[Block, Array | None]]:
         for block, weights in self._aligned.rows():
+            block, weights = clamp(block, self._bounds), self._bounded(weights)
             if self._by_degree:
                 degree = inverse_degrees(block)
                 weights = degree if weights is None else weights * degree
             yield block, weights
+
+    def _bounded(self, weights: Array | None) -> Array | None:
+        """Under a policy a row counts for one at most: the number of rows is bounded too."""
+        return weights if weights is None or self._bounds is None else np.minimum(weights, 1.0)
+
+    def _clip_rows(self) -> list[Array] | None:
+        """Return each row's clip, squared, block by block: of the row as it enters the Gram matrix."""
+        bounds = self._bounds
+        if bounds is None or self.symmetric or (bounds.norm is None and bounds.site_total is None):
+            return None
+        clips, total = [], 0.0
+        for block, weights in self._unclipped():
+            squares = row_squares(block, self._mean, self._scale)
+            clip = np.ones(len(squares)) if bounds.norm is None else clip_factors(squares, weights, bounds.norm)
+            clips.append(clip)
+            total += float(np.sum(clip * squares if weights is None else clip * squares * weights))
+        if bounds.site_total is not None and total > bounds.site_total:
+            clips = [clip * (bounds.site_total / total) for clip in clips]
+        return clips
+
+    @property
+    def clipped_share(self) -> float:
+        """The share of rows that were clipped: for the site's own log, it does not leave."""
+        clips = np.concatenate(self._clips) if self._clips else np.ones(1)
+        return float(np.mean(clips < 1.0))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the prepared rows themselves: dense where the data is centred."""
@@ -131,7 +174,8 @@ class Prepared(Source):
     def mass(self) -> float:
         """The sum of the row weights: the number of rows where there are none."""
         if self._mass is None:
-            self._mass = sum(float(b.shape[0] if w is None else w.sum()) for b, w in self._aligned.rows())
+            rows = ((b, self._bounded(w)) for b, w in self._aligned.rows())
+            self._mass = sum(float(b.shape[0] if w is None else w.sum()) for b, w in rows)
         return self._mass
 
     def gram(self) -> Array:

@@ -4,24 +4,29 @@ Rounds: ``data.describe`` (who holds which columns), ``data.moments`` (weights, 
 ``data.spread`` (the federated variance, where columns are scaled) and ``data.prepare`` (every site installs
 the same preparation and replies its share of the total variance). A site that cannot take part says why, by
 name.
+
+Under a privacy policy a site keeps its number of rows (unless public by statement) and of gaps to itself, clips raw
+rows before it sums them, and is asked for no figure that no share of the budget was set aside for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedspan.data.align import align_columns
 from fedspan.data.aligned import Aligned
-from fedspan.data.columns import any_in_columns, column_sums, count_gaps, gap_weights, lowest_entry
+from fedspan.data.clip import RowBounds, bounded_sums
+from fedspan.data.columns import column_sums, count_gaps, gap_weights, lowest_entry
+from fedspan.data.complaints import check_present, unusable
 from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.data.source import Source
 from fedspan.encoding import Array, Plain
-from fedspan.errors import ConfigurationError, DataError, FileError
+from fedspan.errors import ConfigurationError, DataError, FileError, PolicyError
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
 
 
@@ -62,20 +67,20 @@ class Facts:
     """What the coordinator knows after the set-up rounds."""
 
     rows: dict[str, int]
-    """Rows of each site."""
+    """Rows of each site; empty where sites keep them to themselves."""
     features: int
     columns: list[str] | None
     weight: float
     """The sum of all row weights: the number of rows where there are no weights."""
-    column_mean: Array
+    column_mean: Array | None
     """The federated mean of each column, whether or not it was subtracted (by degree: of the rows over the root of
-    theirs)."""
+    theirs). None: not released."""
     mean: Array | None
     """What was subtracted."""
     scale: Array | None
     """What columns were divided by."""
     total: float
-    """The trace of the Gram matrix of the prepared rows."""
+    """The trace of the Gram matrix of the prepared rows; NaN: not released."""
     precision: float
     """The rounding unit of the coarsest site's numbers."""
     symmetric: bool
@@ -83,11 +88,30 @@ class Facts:
     """The share of missing entries at each site, where gaps are filled."""
     preparation: dict[str, Plain]
     """What every site installed."""
+    sites: int
 
     @property
     def n_rows(self) -> int:
-        """Rows in all."""
-        return sum(self.rows.values())
+        """Rows in all; where sites keep theirs to themselves, as the noised count says."""
+        return sum(self.rows.values()) if self.rows else max(round(self.weight), 1)
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What a private study asks in its set-up rounds; without privacy, everything."""
+
+    count: bool = True
+    """Whether the number of rows is asked for; where it is public, `describe` said it."""
+    total: bool = True
+    bounds: Callable[[int], RowBounds] = lambda width: RowBounds()
+    """What sites clip raw rows to, for so many columns: their mean lies within."""
+    agree: Callable[[int, float, int], dict[str, Plain]] | None = None
+    """From the features, rows and sites, the terms that every site is told with the preparation."""
+
+    @property
+    def private(self) -> bool:
+        """Whether sites have a policy."""
+        return self.agree is not None
 
 
 @site_step("data.describe", lost="restart", setup=True)
@@ -97,7 +121,7 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
     rows, features = source.shape
     if features == 0:
         raise DataError(f"site {site.id!r} has no columns; leave the site out or drop fewer columns")
-    if rows < message["min_rows"]:
+    if rows < message["min_rows"] and not site.withholds("rows"):
         few = "no rows" if rows == 0 else f"{rows} rows, fewer than min_rows = {message['min_rows']}"
         raise DataError(f"site {site.id!r} has {few}; leave the site out or lower min_rows")
     names = None if source.columns is None else list(source.columns)
@@ -105,7 +129,7 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
         twice = sorted({n for n in names if names.count(n) > 1})
         raise DataError(f"site {site.id!r} has duplicate columns {twice}; rename or drop them")
     missing = 0.0
-    if message["missing"] == "mean":
+    if message["missing"] == "mean" and not site.withholds("missing"):
         with _at(site):
             missing = sum(count_gaps(block) for block in source.blocks()) / max(rows * features, 1)
         if missing > message["max_missing_fraction"]:
@@ -114,13 +138,26 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
                 f"{message['max_missing_fraction']}; raise it, drop sparse columns or leave the site out"
             )
     value = {
-        "rows": rows, "features": features, "columns": names, "dtype": source.dtype.name,
+        "rows": None if site.withholds("rows") else rows, "features": features, "columns": names,
+        "dtype": source.dtype.name,
         "symmetric": source.symmetric, "missing": missing,
     }  # fmt: skip
     return Reply(value)
 
 
-@site_step("data.moments", lost="restart", setup=True)
+def moments_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
+    """The sums of clipped rows, the values present in each column, and the rows."""
+    bounds: dict[str, float] = {}
+    if message["count"]:
+        bounds["weight"] = neighbours.count()
+    if message["sums"]:
+        bounds["sums"] = neighbours.row_sum()
+    if message["sums"] and message["missing"] == "mean":
+        bounds["present"] = neighbours.present(*shapes["present"])
+    return bounds
+
+
+@site_step("data.moments", lost="restart", setup=True, sensitivity=moments_sensitivity)
 def moments(site: Site, message: dict[str, Plain]) -> Reply:
     """Sum weights and columns over present entries; missing or infinite ones are refused unless filled."""
     with_gaps = message["missing"] == "mean"
@@ -128,53 +165,84 @@ def moments(site: Site, message: dict[str, Plain]) -> Reply:
     with _at(site), np.errstate(invalid="ignore", over="ignore"):  # reported below, with the column's name
         aligned = Aligned(site.source, message["columns"], None, message["weight_column"])
         width = aligned.width
+        bounds = row_bounds(site, width, {})
         sums, present, normal = np.zeros(width), np.zeros(width), np.zeros(width)
         for block, weights in aligned.rows():
+            weights = weights if bounds is None or weights is None else np.minimum(weights, 1.0)
             mass = float(block.shape[0]) if weights is None else float(weights.sum())
             weight += mass
-            present += mass - gap_weights(block, weights, with_gaps)
-            sums += column_sums(block, weights, with_gaps)
+            held = mass - gap_weights(block, weights, with_gaps)
+            present += held
+            sums += (
+                column_sums(block, weights, with_gaps)
+                if bounds is None
+                else bounded_sums(block, weights, with_gaps, bounds)
+            )
             if message["degree"]:
                 lowest = min(lowest, lowest_entry(block))
                 root = np.sqrt(inverse_degrees(block)) if lowest >= 0 else np.zeros(block.shape[0])
                 normal += column_sums(block, root if weights is None else root * weights, with_gaps)
     if not np.all(np.isfinite(sums)):
-        raise DataError(f"site {site.id!r} has {_unusable(aligned, ~np.isfinite(sums), message['columns'], with_gaps)}")
+        raise DataError(f"site {site.id!r} has {unusable(aligned, ~np.isfinite(sums), message['columns'], with_gaps)}")
     if lowest < 0:
         raise DataError(f'site {site.id!r} has negative entries, which normalise = "degree" cannot take the root of')
     parts = {"weight": np.array(weight), "sums": sums, "present": present}
     if message["degree"]:
         parts["normal"] = normal  # of the rows over the roots of their degrees
-    return Reply(site.noised(**parts))
+    if site.policy is not None:  # what no share of the budget was set aside for is not released
+        parts = {name: parts[name] for name in moments_sensitivity(message, _Nothing(), {"present": (width,)})}
+    return Reply(_as_dict(site.noised(**parts), parts))
 
 
-@site_step("data.spread", lost="restart", setup=True)
+def spread_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
+    """The columns' squares about the mean."""
+    return {"squares": neighbours.squares()}
+
+
+@site_step("data.spread", lost="restart", setup=True, sensitivity=spread_sensitivity)
 def spread(site: Site, message: dict[str, Plain]) -> Reply:
     """Sum the squares about the federated mean, column by column."""
+    bounds = row_bounds(site, message["features"], message)
+    if bounds is not None:
+        bounds = replace(bounds, norm=bounds.raw_norm, site_total=None)
     with _at(site):
-        return Reply(site.noised(squares=Prepared(site.source, message).column_squares()))
+        return Reply(site.noised(squares=Prepared(site.source, message, bounds=bounds).column_squares()))
 
 
-@site_step("data.prepare", lost="restart", setup=True)
+def total_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
+    """The trace of the Gram matrix."""
+    return {"total": neighbours.total(message["features"])} if message["total"] else {"total": 0.0}
+
+
+@site_step("data.prepare", lost="restart", setup=True, sensitivity=total_sensitivity)
 def prepare(site: Site, message: dict[str, Plain]) -> Reply:
     """Install the preparation; reply this site's share of the total variance."""
     with _at(site):
         install(site, message)
+        if site.policy is not None and message["features"] != site.data.shape[1]:
+            raise PolicyError(
+                f"the study says {message['features']} features, site {site.id!r} has {site.data.shape[1]}"
+            )
         with np.errstate(over="ignore", invalid="ignore"):
-            total = site.data.total()
+            total = site.data.total() if message["total"] else 0.0
     if not np.isfinite(total):
         raise DataError(f"site {site.id!r} has values so large that their squares overflow; rescale its columns")
     return Reply(site.noised(total=np.array(total)), state={"preparation": message})
 
 
+def row_bounds(site: Site, width: int, preparation: dict[str, Plain]) -> RowBounds | None:
+    """Return what a site's policy clips rows to."""
+    return None if site.policy is None else site.policy.row_bounds(width, preparation)
+
+
 def install(site: Site, preparation: dict[str, Plain]) -> None:
     """See the site's data through a preparation from now on."""
-    site.data = Prepared(site.source, preparation, rounds=lambda: site.round)
+    site.data = Prepared(site.source, preparation, rounds=lambda: site.round, bounds=_bounds(site, preparation))
 
 
-def set_up(preparation: Preparation) -> Solve[Facts]:
+def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Facts]:
     """The coordinator's half: align, average, scale, and have every site install the result."""
-    p = preparation
+    p, private = preparation, SetUp() if asked_for is None else asked_for
     asked = {"min_rows": p.min_rows, "missing": p.missing, "max_missing_fraction": p.max_missing_fraction}
     described = yield Round(describe, asked, Gather())
     symmetric = _kind(described, p)
@@ -182,77 +250,81 @@ def set_up(preparation: Preparation) -> Solve[Facts]:
     if columns is not None and p.weight_column is not None:
         columns = [c for c in columns if c != p.weight_column]
     by_degree = p.normalise == "degree"
+    rows = {s: d["rows"] for s, d in described.items() if d["rows"] is not None}
     shared = {
         "columns": columns, "missing": p.missing, "weight_column": p.weight_column, "degree": by_degree,
+        "count": private.count, "sums": not private.private or p.center or p.scale or p.missing == "mean",
     }  # fmt: skip
-    sums = yield Round(moments, shared, Sum())
-    mean = np.divide(sums["sums"], sums["present"], out=np.zeros_like(sums["sums"]), where=sums["present"] > 0)
-    agreed: dict[str, Plain] = {"columns": columns, "weight_column": p.weight_column}
+    sums: dict[str, Any] = {}
+    if shared["count"] or shared["sums"]:
+        sums = yield Round(moments, shared, Sum())
+    weight = float(sums["weight"]) if shared["count"] else float(sum(rows.values()))
+    if private.private:
+        weight = max(weight, 1.0)  # noise may have carried the count below
+    if weight <= 0:
+        raise DataError("the weights of all rows sum to zero; give some row a positive weight")
+    width = len(columns) if columns is not None else next(iter(described.values()))["features"]
+    mean = _mean(sums, weight, width, private) if shared["sums"] else None
+    agreed: dict[str, Plain] = {"columns": columns, "weight_column": p.weight_column, "features": width}
+    agreed["total"] = private.total
     if p.missing == "mean":
         agreed["fill"] = mean
     if p.center:
         agreed["mean"] = mean
-    weight = float(sums["weight"])
-    if weight <= 0:
-        raise DataError("the weights of all rows sum to zero; give some row a positive weight")
-    if p.missing == "mean":
-        _check_present(sums["present"], weight, columns)
+    if p.missing == "mean" and not private.private:
+        check_present(sums["present"], weight, columns)
     if p.scale:
         squares = yield Round(spread, {**agreed, "mean": mean}, Sum())  # about the mean, centred or not
-        agreed["scale"] = _spreads(squares / max(weight - 1, 1), mean, weight)
+        squares = np.maximum(squares, 0.0) if private.private else squares
+        agreed["scale"] = _spreads(squares / max(weight - 1, 1), np.zeros(width) if mean is None else mean, weight)
     if by_degree:
         agreed["degree"], agreed["scale"] = True, _unless_zero(np.sqrt(sums["sums"]))
+    if private.agree is not None:
+        agreed["privacy"] = private.agree(width, weight, len(described))
     total = yield Round(prepare, agreed, Sum())
     return Facts(
-        rows={s: d["rows"] for s, d in described.items()},
-        features=len(mean),
+        rows=rows,
+        features=width,
         columns=columns,
         weight=weight,
         column_mean=sums["normal"] / weight if by_degree else mean,
         mean=agreed.get("mean"),
         scale=agreed.get("scale"),
-        total=float(total),
+        total=float(total) if private.total else float("nan"),
         precision=max(float(np.finfo(d["dtype"]).eps) for d in described.values()),
         symmetric=symmetric,
-        missing={s: d["missing"] for s, d in described.items()} if p.missing == "mean" else {},
+        missing={s: d["missing"] for s, d in described.items()} if p.missing == "mean" and not private.private else {},
         preparation=agreed,
+        sites=len(described),
     )
 
 
-def _check_present(present: Array, weight: float, columns: list[str] | None) -> None:
-    """Refuse columns that no site has a value in: they have no mean to fill them with."""
-    empty = present <= 1e-12 * weight  # with weights, what is left of their sum less the gaps' is rounding
-    if empty.any():
-        raise DataError(
-            f"every site misses all values in column {_listed(empty, columns)}, so there is no mean to fill them with; "
-            "leave these columns out with drop"
-        )
+def _mean(sums: dict[str, Any], weight: float, width: int, private: SetUp) -> Array:
+    """Return the columns' mean over the values present; a noised one is brought back into the bounds it rests on."""
+    present = sums.get("present", np.full(width, weight))
+    if not private.private:
+        plain: Array = np.divide(sums["sums"], present, out=np.zeros(width), where=present > 0)
+        return plain
+    bounds, offset = private.bounds(width), sums["sums"] / np.maximum(present, 1.0)
+    radius, length = bounds.raw_norm or np.inf, float(np.linalg.norm(offset))
+    mean: Array = bounds.middle(width) + offset * min(1.0, radius / max(length, 1e-300))
+    return mean if bounds.low is None else np.clip(mean, bounds.low, bounds.high)
 
 
-def _unusable(aligned: Aligned, bad: Array, columns: list[str] | None, with_gaps: bool) -> str:
-    """Return what is wrong with columns whose sums are not finite, and the way out: one more look at the rows."""
-    infinite, missing = np.zeros(len(bad), dtype=bool), np.zeros(len(bad), dtype=bool)
-    for block, _ in aligned.rows():
-        infinite |= any_in_columns(block, "isinf")
-        missing |= any_in_columns(block, "isnan")
-    missing &= not with_gaps
-    large = bad & ~infinite & ~missing
-    found = []
-    if infinite.any():
-        found.append(f"infinite values in column {_listed(infinite, columns)}; remove or replace them")
-    if missing.any():
-        cure = 'set missing = "mean", or drop these columns or rows'
-        found.append(f"NaN (missing values) in column {_listed(missing, columns)}; {cure}")
-    if large.any():
-        found.append(f"values so large that their sum overflows in column {_listed(large, columns)}; rescale them")
-    return ". It has ".join(found)
+def _bounds(site: Site, preparation: dict[str, Plain]) -> RowBounds | None:
+    return None if site.policy is None else row_bounds(site, preparation["features"], preparation)
 
 
-def _listed(which: Array, columns: list[str] | None) -> str:
-    """Return the first few of some columns, by name or number."""
-    at = np.flatnonzero(which)
-    some = ", ".join(repr(str(i) if columns is None else columns[i]) for i in at[:5])
-    return some + (f" and {len(at) - 5} more" if len(at) > 5 else "")
+class _Nothing:
+    """A relation under which nothing changes: asks a sensitivity for the names of its parts."""
+
+    def __getattr__(self, name: str) -> Callable[..., float]:
+        return lambda *args: 0.0
+
+
+def _as_dict(released: Any, parts: dict[str, Array]) -> dict[str, Array]:
+    """Return a release of one part by its name too: the coordinator looks parts up."""
+    return released if isinstance(released, dict) else dict(zip(parts, [released], strict=True))
 
 
 def _kind(described: dict[str, Any], p: Preparation) -> bool:

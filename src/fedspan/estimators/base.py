@@ -51,9 +51,8 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             A factor for each site: a list or dict as ``sites`` is.
         """
         study = self._study()
-        for name in ("privacy", "secure"):
-            if getattr(self, name):
-                raise ConfigurationError(f"{name}={getattr(self, name)!r} is not available in this version of fedspan")
+        if self.secure:
+            raise ConfigurationError(f"secure={self.secure!r} is not available in this version of fedspan")
         sources = self._open(sites, sample_weight, site_weight)
         watchers: list[OnRound] = [round_printer()] if self.verbose else []
         on_round = self.on_round
@@ -67,7 +66,9 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             watchers=watchers,
         )  # fmt: skip
         self._learn(result, np.result_type(*(source.dtype for source in sources.values())))
-        if self.converged_ is False and study.cohort.is_full:  # sampling noise never settles
+        if result.stopped is not None:
+            warnings.warn(f"the run stopped at its last estimate: {result.stopped}", UserWarning, stacklevel=2)
+        if self.converged_ is False and study.cohort.is_full and result.stopped is None:  # sampling noise never settles
             warnings.warn(
                 f"{NAMES[type(self.solver_)]} used its budget, {self.n_rounds_} rounds, and missed its tolerance; "
                 f"give it more rounds, a larger tol (0: no test), or take another solver",
@@ -119,7 +120,7 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.converged_, self.solver_ = result.converged, result.solver
         self.history_ = result.history
         self.missing_ = facts.missing
-        self.privacy_spent_ = None
+        self.privacy_spent_ = None if result.privacy is None else result.privacy.as_plain()
         self.releases_ = [(r.round, r.step, r.aggregate, r.sites, r.bytes_up) for r in result.history]
 
     def _offset(self) -> Array | None:
@@ -233,7 +234,7 @@ def make_study(estimator: Any, preparation: Preparation) -> Study:
         raise ConfigurationError(f"random_state is an integer, the run's seed; got {estimator.random_state!r}")
     return Study(
         n_components=wanted, solver=estimator.solver, preparation=preparation, cohort=part,
-        seed=int(estimator.random_state), init=estimator.init,
+        seed=int(estimator.random_state), init=estimator.init, privacy=estimator.privacy,
     )  # fmt: skip
 
 

@@ -32,7 +32,10 @@ class FederatedPCA(FederatedDecomposition):
         ``"dr-svd"``) or a settings object from `fedspan.solvers`.
     center, scale
         Subtract the federated mean; divide by the federated standard deviation.
-    privacy, secure
+    privacy
+        A `fedspan.privacy.GaussianPrivacy`: what the study promises. Noise is then added and charged to a ledger,
+        ``rounds`` are chosen from public figures where the solver is given by name, and ``tol`` is ignored.
+    secure
         Not available in this version.
     participation
         A `Cohort`, or the fraction of sites asked in each round.
@@ -119,11 +122,15 @@ class FederatedPCA(FederatedDecomposition):
         facts, values = result.facts, result.estimate.values
         freedom = max(facts.weight - 1, 1.0)
         self.explained_variance_ = values / freedom
-        self.explained_variance_ratio_ = np.minimum(values / facts.total, 1.0) if facts.total > 0 else 0 * values
+        if np.isnan(facts.total):  # withheld: shares["variance"] is 0
+            self.explained_variance_ratio_ = self.noise_variance_ = None
+        else:
+            self.explained_variance_ratio_ = np.minimum(values / facts.total, 1.0) if facts.total > 0 else 0 * values
         self.mean_ = np.zeros(facts.features) if facts.mean is None else facts.mean
         left = min(facts.features, facts.n_rows) - len(values)
-        rest = max(facts.total - float(values.sum()), 0.0)
-        self.noise_variance_ = rest / freedom / left if left > 0 else 0.0
+        if not np.isnan(facts.total):
+            rest = max(facts.total - float(values.sum()), 0.0)
+            self.noise_variance_ = rest / freedom / left if left > 0 else 0.0
 
     def _offset(self) -> Array | None:
         return self.mean_

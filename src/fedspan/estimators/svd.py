@@ -74,6 +74,9 @@ class FederatedTruncatedSVD(FederatedDecomposition):
     def _learn(self, result: Result, dtype: np.dtype[Any]) -> None:
         super()._learn(result, dtype)
         facts, (basis, values) = result.facts, result.estimate
+        if facts.column_mean is None or np.isnan(facts.total):  # would need a release that was not charged
+            self.explained_variance_ = self.explained_variance_ratio_ = None
+            return
         # As scikit-learn has it: the variance of the scores about their mean, and its share of the columns' variance.
         column_mean = facts.column_mean if facts.scale is None else facts.column_mean / facts.scale
         about = (column_mean @ basis) ** 2

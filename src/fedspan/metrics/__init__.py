@@ -9,6 +9,15 @@
 from fedspan.metrics.bounds import Bounds, bounds
 from fedspan.metrics.faps import FapsAssumptions, faps_assumptions
 from fedspan.metrics.local import local_approximation, residual_error
+from fedspan.metrics.ppm import (
+    PpmBounds,
+    coherence_max,
+    coherence_row_sum,
+    ppm_bounds,
+    ppm_rounds,
+    sensitivity_ratio,
+    sensitivity_ratio_measured,
+)
 from fedspan.metrics.subspace import captured_variance, kkt_violation, principal_angles, projection_distance
 from fedspan.metrics.theorems import ErrorBound, PowerBound, ResidualBound
 
@@ -17,13 +26,20 @@ __all__ = [
     "ErrorBound",
     "FapsAssumptions",
     "PowerBound",
+    "PpmBounds",
     "ResidualBound",
     "bounds",
     "captured_variance",
+    "coherence_max",
+    "coherence_row_sum",
     "faps_assumptions",
     "kkt_violation",
     "local_approximation",
+    "ppm_bounds",
+    "ppm_rounds",
     "principal_angles",
     "projection_distance",
     "residual_error",
+    "sensitivity_ratio",
+    "sensitivity_ratio_measured",
 ]

@@ -1,1 +1,5 @@
-"""Privacy: what a run's releases reveal (`fedspan.privacy.audit`), read from its transcript."""
+"""Privacy: what a study promises (`GaussianPrivacy`), what its releases cost, and what they reveal (`audit`)."""
+
+from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
+
+__all__ = ["Bounds", "GaussianPrivacy"]

@@ -7,8 +7,9 @@ from fedspan.solvers.covariance import Covariance
 from fedspan.solvers.faps import FAPS
 from fedspan.solvers.fedpower import FedPower
 from fedspan.solvers.krylov import BlockKrylov
+from fedspan.solvers.mod_sulq import ModSulq
 from fedspan.solvers.one_shot import UDA, WDA, RandomizedSVD
-from fedspan.solvers.power import Power
+from fedspan.solvers.power import Power, PrivatePower
 from fedspan.solvers.problem import Problem, Solution, Solver
 
 SOLVERS: dict[str, type[Solver]] = {
@@ -16,6 +17,8 @@ SOLVERS: dict[str, type[Solver]] = {
     "fedpower": FedPower,
     "krylov": BlockKrylov,
     "faps": FAPS,
+    "private-power": PrivatePower,
+    "mod-sulq": ModSulq,
     "covariance": Covariance,
     "uda": UDA,
     "wda": WDA,
@@ -26,8 +29,8 @@ SOLVERS: dict[str, type[Solver]] = {
 NAMES = {kind: name for name, kind in SOLVERS.items()}
 
 __all__ = [
-    "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "Power", "Problem",
-    "RandomizedSVD", "Solution", "Solver", "check_solver", "choose", "make",
+    "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "ModSulq", "Power",
+    "PrivatePower", "Problem", "RandomizedSVD", "Solution", "Solver", "check_solver", "choose", "make",
 ]  # fmt: skip
 
 

@@ -126,6 +126,11 @@ class FAPS(Iterative):
         """Each site's multiplier answers to all the others."""
         return False
 
+    @property
+    def releases(self) -> int | None:
+        """X_i answers to all the site's rows in no bounded way: there is no sensitivity to declare."""
+        return None
+
     def attainable(self, problem: Problem) -> float:
         """Return the tolerance, raised to what can be met: in the sum of (27), rounding partly averages out."""
         return max(self.tol, problem.precision / 8) if self.tol > 0 else 0.0

@@ -40,7 +40,19 @@ from fedspan.solvers.settings import Iterative, settle, whole
 ALIGN = {"procrustes": procrustes, "sign": sign_fix}
 
 
-@site_step("fedpower.local_steps")
+def local_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
+    """After one step, that of G_i Z. After more, what leaves is any function of the rows: the bound it is clipped to.
+
+    Where a product is divided by the site's private size, or its own Z and size leave too, nothing bounds it.
+    """
+    if message["gather"] or message["per_row"]:
+        return {}
+    if message["steps"] == 1 and not message["average"]:
+        return {"product": neighbours.product(message["z"])}
+    return {"product": neighbours.clipped()}
+
+
+@site_step("fedpower.local_steps", sensitivity=local_sensitivity)
 def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
     """Alg. 2 lines 4-6, for the steps since the last synchronisation (Alg. 3 lines 4-8)."""
     z = message["z"]
@@ -54,10 +66,12 @@ def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
     if message["per_row"]:
         y = y / site.data.mass  # scheme 1: the draw weighs by size already
     if message["gather"]:
-        return Reply(site.noised(z=z, y=y, rows=np.array(float(site.data.mass))))
+        return Reply(site.noised(z, z=z, y=y, rows=np.array(float(site.data.mass))))
     if message["align"] is not None:
         y = y @ ALIGN[message["align"]](z, message["z"])  # line 6
-    return Reply(site.noised(product=y))
+    if message["steps"] > 1 or message["average"]:
+        y = site.clipped(y)
+    return Reply(site.noised(z, product=y))
 
 
 def to_baseline(answers: dict[str, Plain], align: str | None) -> Array:

@@ -47,6 +47,7 @@ class UDA:
     """Unweighted distributed averaging of the sites' projectors: one round, and one for the values."""
 
     partial = True
+    releases = None  # a local basis can turn by a right angle for one row: there is no sensitivity to declare
     weighs = False
 
     def rank(self, k: int, d: int) -> int:
@@ -90,6 +91,7 @@ class RandomizedSVD:
 
     iteration_rank: int | None = None
     partial = False
+    releases = None  # the factor of A_i W has no bound of its own
 
     def __post_init__(self) -> None:
         if self.iteration_rank is None:

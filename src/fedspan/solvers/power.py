@@ -48,3 +48,25 @@ class Power(Iterative):
             z = orth(y)  # line 6
         # Line 8: Z_T = orth(Y_T), its columns turned to singular vectors; the values of G Z come with them.
         return Solution(left_svd(y), converged if tol > 0 else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivatePower(Power):
+    """The private power method (Nicolas et al. 2024, Alg. 1 and 2): `Power` with few rounds and a required policy.
+
+    Alg. 1 is ``trust="central"`` or one site, Alg. 2 ``trust="distributed"``. Its noise, Delta_l sigma (13), is the
+    policy's; Delta_l is computed from X as received. ``rounds=None`` lets the plan choose from public figures.
+    """
+
+    rounds: int | None = None  # type: ignore[assignment]
+    tol: float = 0.0
+    oversampling: int = 5
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None:
+            super().__post_init__()
+
+    @property
+    def releases(self) -> int | None:
+        """One a round, however many the plan will choose."""
+        return 1 if self.rounds is None else self.rounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,6 +45,11 @@ class Solver(Protocol):
         """Whether the method stays right when only some sites answer a round."""
         ...
 
+    @property
+    def releases(self) -> int | None:
+        """How often each site releases something to the method, at most; None where noise cannot cover it."""
+        ...
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -54,13 +59,18 @@ class Solution:
     converged: bool | None = None
 
 
-@site_step("gram.multiply")
+def product_sensitivity(z: Array, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
+    """What a neighbour changes of G_i Z, and of the rows behind it."""
+    return {"product": neighbours.product(z)} | ({"rows": neighbours.count()} if "rows" in shapes else {})
+
+
+@site_step("gram.multiply", sensitivity=product_sensitivity)
 def multiply(site: Site, z: Array) -> Reply:
     """A_i' A_i Z (FedPower, Alg. 1 line 4), plus this site's own noise if its policy asks for any."""
     return Reply(site.noised(product=site.data.gram_times(z)))
 
 
-@site_step("gram.multiply_counted")
+@site_step("gram.multiply_counted", sensitivity=product_sensitivity)
 def multiply_counted(site: Site, z: Array) -> Reply:
     """The same with the number of rows behind it, for rounds that only some sites answer."""
     rows = np.array(float(site.data.mass))

@@ -61,6 +61,11 @@ class Iterative:
         """Power-like methods stay right on average when only some sites answer."""
         return True
 
+    @property
+    def releases(self) -> int | None:
+        """One a round."""
+        return self.rounds
+
     def rank(self, k: int, d: int) -> int:
         """Return the iteration rank r = k + oversampling, at most d."""
         return min(k + self.oversampling, d)

@@ -1,0 +1,107 @@
+"""Rows brought within a bound before they count: what a privacy guarantee rests on.
+
+A row is clipped by a factor of its own, min(1, C / ||row||), where the row is taken as it ENTERS the Gram matrix: after
+imputation, centring, scaling and its root weight. A factor is a weight, so sparse rows stay sparse. Norms are rounded
+up, never down, so no clipped row is longer than C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from fedspan.data.columns import column_sums, gap_weights
+from fedspan.data.source import Block, to_host
+from fedspan.encoding import Array
+from fedspan.errors import DataError, PolicyError
+
+_SLACK = 1e-12  # of a squared norm: more than summing up to a million float64 squares loses
+
+
+@dataclass(frozen=True)
+class RowBounds:
+    """What a site clips its rows to."""
+
+    norm: float | None = None
+    """C: of the row that enters the Gram matrix. None: not clipped (guarantees about entries of it)."""
+    raw_norm: float | None = None
+    """R: of the row before it is centred, about the middle of the box where there is one."""
+    low: Array | None = None
+    high: Array | None = None
+    """The box that raw entries are clamped to, column by column (or one number for all)."""
+    site_total: float | None = None
+    """S: of the sum of squares of all prepared rows together; a site beyond it is scaled down as a whole."""
+
+    def middle(self, width: int) -> Array:
+        """Return the public point that sums of raw rows are taken about."""
+        if self.low is None or self.high is None:
+            return np.zeros(width)
+        return np.broadcast_to((self.low + self.high) / 2, (width,)).astype(float)
+
+
+def clamp(block: Block, bounds: RowBounds | None) -> Block:
+    """Return a raw block as float64, its entries within the box."""
+    if bounds is None:
+        return block
+    if not scipy.sparse.issparse(block):
+        rows = to_host(block).astype(np.float64, copy=False)
+        return rows if bounds.low is None else np.clip(rows, bounds.low, bounds.high)  # NaN stays NaN
+    rows = block.astype(np.float64)
+    if bounds.low is None or bounds.high is None:
+        return rows
+    low, high = (np.broadcast_to(side, (rows.shape[1],)) for side in (bounds.low, bounds.high))
+    if np.any(low > 0) or np.any(high < 0):
+        raise DataError("sparse rows have zeros that the bounds shut out; give bounds with low <= 0 <= high")
+    rows = rows.copy()
+    rows.data = np.clip(rows.data, low[rows.indices], high[rows.indices])
+    return rows
+
+
+def row_squares(block: Block, mean: Array | None, scale: Array | None) -> Array:
+    """Return the squared norm of each row of (block - mean) / scale, rounded up."""
+    inverse = np.ones(block.shape[1]) if scale is None else 1.0 / scale
+    if not scipy.sparse.issparse(block):
+        rows = np.nan_to_num(block) if mean is None else np.nan_to_num(block - mean)  # a gap counts as the mean
+        if scale is not None:
+            rows = rows * inverse
+        squares: Array = np.einsum("ij,ij->i", rows, rows)
+        return squares * (1 + _SLACK)
+    entries = np.nan_to_num(block.data)
+    at = block.indices
+    own, shift = (entries * inverse[at]) ** 2, 0.0
+    if mean is not None:
+        own, about = ((entries - mean[at]) * inverse[at]) ** 2, (mean * inverse) ** 2
+        shift = float(about.sum())
+        lost = _by_row(block, about[at])  # the mean's part in the columns this row has entries in
+    else:
+        lost = np.zeros(block.shape[0])
+    sums = _by_row(block, own)
+    # the difference shift - lost cancels: its rounding is of the size of shift, so that is what the slack is of
+    return np.maximum(sums + (shift - lost), 0.0) + _SLACK * (sums + shift)
+
+
+def clip_factors(squares: Array, weights: Array | None, norm: float) -> Array:
+    """Return each row's factor min(1, C / ||sqrt(w) row||), squared: the weight that clips it."""
+    entering = squares if weights is None else squares * weights
+    return np.minimum(1.0, norm**2 / np.maximum(entering, 1e-300))
+
+
+def bounded_sums(block: Any, weights: Array | None, with_gaps: bool, bounds: RowBounds) -> Array:
+    """Return each column's weighted sum about the middle of the box, each row clipped to its raw bound."""
+    block = clamp(block, bounds)
+    middle = bounds.middle(block.shape[1])
+    about = middle if middle.any() else None
+    if bounds.raw_norm is None:
+        raise PolicyError("the mean rests on a bound on the raw rows, and none was given")
+    clip = np.sqrt(clip_factors(row_squares(block, about, None), None, bounds.raw_norm))
+    weights = clip if weights is None else clip * weights
+    held = float(weights.sum()) - gap_weights(block, weights, with_gaps)
+    return column_sums(block, weights, with_gaps) - held * middle
+
+
+def _by_row(block: Any, entries: Array) -> Array:
+    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+    return np.bincount(rows, entries, block.shape[0])

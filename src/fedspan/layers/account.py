@@ -1,0 +1,102 @@
+"""The coordinator's share in privacy: its ledger, and the noise that a study trusts it with.
+
+Sites hold disjoint rows, so what each of them is charged under local trust composes in parallel: the coordinator's
+ledger takes the maximum, one charge for a release of all (every site has the same terms). Under central trust the sites
+send plain sums, and the noise is added here, once, before anyone else sees them; FedPower as published adds some of its
+own too. This layer lies below the recorder: what is recorded is what the solver received.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedspan.encoding import Plain
+from fedspan.errors import PolicyError
+from fedspan.privacy.mechanisms import add_noise, fixed_scale
+from fedspan.privacy.policy import PUBLIC, Releases
+from fedspan.rounds import Gather, Outcome, Round, Solve
+
+T = TypeVar("T")
+_ONLY_PARTS = {
+    "data.spread": "squares", "data.prepare": "total", "covariance.gram": "gram", "mod_sulq.factor": "gram",
+}  # fmt: skip
+"""What a release of one part is called, where it is not a product."""
+
+
+def account(solve: Solve[T], releases: Releases) -> Solve[T]:
+    """Charge every release to the coordinator's ledger; noise the sums that it is trusted with."""
+    outcome: Outcome | None = None
+    while True:
+        try:
+            question: Round = solve.send(outcome)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        _check_seen(releases, question)
+        _install(releases, question)
+        outcome = yield question
+        if question.step.name in PUBLIC:
+            _learn_sizes(releases, outcome.value)
+        elif isinstance(question.reduce, Gather):
+            releases.charge(question, _gathered_shapes(question, outcome.value))
+        else:
+            outcome = outcome._replace(value=_summed(releases, question, outcome.value))
+
+
+def _check_seen(releases: Releases, question: Round) -> None:
+    trust = releases.privacy.trust
+    if isinstance(question.reduce, Gather) and trust != "local" and question.step.name not in PUBLIC:
+        raise PolicyError(
+            f"step {question.step.name} shows the coordinator each reply, which trust = {trust!r} leaves without "
+            f"enough noise; take a solver that needs sums only, or trust = 'local'"
+        )
+
+
+def _install(releases: Releases, question: Round) -> None:
+    """Note the bounds that the sites clip to, and the terms they are told."""
+    message = question.message
+    if question.step.name == "data.moments":
+        width = releases.features if message["columns"] is None else len(message["columns"])
+        releases.install(width, centred=False, scaled=False)
+    elif question.step.name in ("data.spread", "data.prepare"):
+        centred, scaled = message.get("mean") is not None, message.get("scale") is not None
+        releases.install(message["features"], centred=centred, scaled=scaled)
+    if question.step.name == "data.prepare":
+        releases.planned = message["privacy"]["releases"]
+
+
+def _learn_sizes(releases: Releases, described: dict[str, Any]) -> None:
+    """Note how many columns there are and, where they are public, the sites' sizes that published formulas use."""
+    releases.features = next(iter(described.values()))["features"]
+    if releases.published is not None:
+        rows = [said["rows"] for said in described.values()]
+        releases.published.sizes = () if None in rows else tuple(rows)
+
+
+def _gathered_shapes(question: Round, replies: dict[str, Plain]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of what was noised at each site: mod-sulq folds the d x d that it noised into d x r."""
+    d = len(next(iter(replies.values())))
+    return {_ONLY_PARTS.get(question.step.name, "product"): (d, d)}
+
+
+def _summed(releases: Releases, question: Round, value: Plain) -> Plain:
+    """Charge a sum, with the coordinator's noise where it has any to add."""
+    parts = value if isinstance(value, dict) else {_ONLY_PARTS.get(question.step.name, "product"): value}
+    if releases.privacy.trust == "central":
+        parts = releases.release(question, parts)
+    else:
+        releases.charge(question, {name: np.shape(part) for name, part in parts.items()})
+        parts = _second_noise(releases, question, parts)
+    return parts if isinstance(value, dict) else next(iter(parts.values()))
+
+
+def _second_noise(releases: Releases, question: Round, parts: dict[str, Any]) -> dict[str, Any]:
+    """Add what FedPower as published adds at the server (Alg. 2 line 7, Alg. 3 line 10)."""
+    if releases.published is None or question.step.setup:
+        return parts
+    sigma = releases.published.at_coordinator(question, releases)
+    stream = releases.stream(question, "coordinator")
+    return {
+        name: add_noise(stream, part, fixed_scale(sigma)) if np.ndim(part) else part for name, part in parts.items()
+    }

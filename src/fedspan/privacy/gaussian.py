@@ -1,0 +1,254 @@
+"""`GaussianPrivacy`: what a study promises its sites' people, and what that rests on. Settings only, no noise yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from functools import cached_property
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from fedspan.data.clip import RowBounds
+from fedspan.encoding import Array
+from fedspan.errors import ConfigurationError, nearest
+from fedspan.privacy.accountant import check_epsilon_delta, mu_of
+from fedspan.sensitivity import RELATIONS, Neighbours
+
+TRUSTS = ("local", "distributed", "central")
+FORMULAS = ("ppm", "hardt-price", "fedpower", "analyze-gauss", "mod-sulq", "streaming-mod-sulq")
+SHARES = {"mean": 0.1, "count": 0.02, "variance": 0.02, "scale": 0.1}
+"""Of mu^2, for the releases that prepare the data; those not needed go to the solver."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """The public range of each column (or one for all): entries beyond it are clamped.
+
+    >>> Bounds(0, [120, 250]).half_width(2)
+    138.6...
+    """
+
+    low: Any
+    high: Any
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            side = np.atleast_1d(np.asarray(getattr(self, name), dtype=float))
+            if side.ndim != 1 or not np.all(np.isfinite(side)):
+                raise ConfigurationError(f"Bounds {name} is a finite number, or one for each column; got {side!r}")
+            object.__setattr__(self, name, side)
+        if np.any(self.low >= self.high):
+            raise ConfigurationError(f"Bounds need low < high in every column, got {self.low} and {self.high}")
+
+    def half_width(self, d: int) -> float:
+        """The norm of half the box's diagonal: no row in it is farther from its middle."""
+        return float(np.linalg.norm(self._wide((self.high - self.low) / 2, d)))
+
+    def reach(self, d: int) -> float:
+        """The norm of the box's farthest corner from zero."""
+        return float(np.linalg.norm(self._wide(np.maximum(abs(self.low), abs(self.high)), d)))
+
+    def _wide(self, side: Array, d: int) -> Array:
+        if len(side) not in (1, d):
+            raise ConfigurationError(f"Bounds name {len(side)} columns, and the study has {d}; give one number or {d}")
+        return np.broadcast_to(side, (d,))
+
+
+@dataclass(frozen=True)
+class GaussianPrivacy:
+    """(epsilon, delta)-differential privacy by Gaussian noise: for whom, against whom, and on what bound.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The guarantee for everything the study releases together.
+    row_norm
+        The most that a row may count: a number (the norm of the row as it enters the Gram matrix; raw rows are clipped
+        to it too where their mean is released), ``"unit"`` (1), or `Bounds` of the columns. Rows beyond are clipped.
+    site_norm
+        With ``neighbours="site"``: the most that the squares of a site's prepared rows may sum to. Else: what
+        FedPower's releases after several local steps are clipped to.
+    entry_change
+        With ``neighbours="entry"`` or ``"ppm-12"``: the change of an entry of the Gram matrix that is hidden.
+    rows_per_person
+        How many rows one person may have, over all sites.
+    n_public
+        The number of rows of each site is public; neighbours are then ``row-replace``.
+    neighbours
+        ``"row"`` (added or removed), ``"row-replace"``, ``"entry"``, ``"ppm-12"`` or ``"site"``.
+    trust
+        ``"local"``: nobody; each site adds the whole noise. ``"distributed"``: that single replies are hidden by
+        masks; each site adds its share. ``"central"``: the coordinator, who adds the noise.
+    calibration
+        ``"tight"`` (exact Gaussian composition) or ``"published"`` (a paper's ``formula``, or the solver's own).
+    shares
+        Of mu^2, for the mean, the number of rows, the total variance and the columns' scales; 0 withholds the figure.
+    formula
+        With ``calibration="published"``: ``"ppm"``, ``"hardt-price"``, ``"fedpower"``, ``"analyze-gauss"``,
+        ``"mod-sulq"`` or ``"streaming-mod-sulq"``.
+    split
+        FedPower's (eps_1, eps_2) of each communication, at the site and at the coordinator (Section 5.3).
+    honest
+        With ``trust="distributed"``: how many sites' noise is counted on (default: all).
+    arithmetic
+        ``"grid"`` (fixed point, exact discrete noise) or ``"float"``.
+    testing_seed
+        Draws the noise from a seed. It then protects nothing, and every report says so.
+
+    >>> GaussianPrivacy(1.0, 1e-6, row_norm=1.0).mu
+    0.236...
+    """
+
+    epsilon: float
+    delta: float
+    row_norm: float | str | Bounds | None = None
+    _: KW_ONLY
+    site_norm: float | None = None
+    entry_change: float = 1.0
+    rows_per_person: int = 1
+    n_public: bool = False
+    neighbours: str = "row"
+    trust: str = "local"
+    calibration: str = "tight"
+    shares: Mapping[str, float] = field(default_factory=lambda: dict(SHARES))
+    formula: str | None = None
+    split: tuple[float, float] | None = None
+    honest: int | None = None
+    arithmetic: str = "grid"
+    testing_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_epsilon_delta(self.epsilon, self.delta)
+        _one_of("neighbours", self.neighbours, RELATIONS)
+        _one_of("trust", self.trust, TRUSTS)
+        _one_of("calibration", self.calibration, ("tight", "published"))
+        _one_of("arithmetic", self.arithmetic, ("grid", "float"))
+        if self.formula is not None:
+            _one_of("formula", self.formula, FORMULAS)
+        self._check_bounds()
+        self._check_shares()
+        if (self.formula or self.split) and self.calibration != "published":
+            raise ConfigurationError(
+                'formula and split are papers\' own; set calibration="published", or leave them out'
+            )
+        if self.split is not None:
+            object.__setattr__(self, "split", _split(self.split))
+
+    def _check_bounds(self) -> None:
+        norm = self.row_norm
+        if isinstance(norm, str) and norm != "unit":
+            raise ConfigurationError(f'row_norm is a number, "unit" or Bounds(low, high); got {norm!r}')
+        if not isinstance(norm, str | Bounds | None):
+            _positive("row_norm", norm)
+        if self.relation in ("row", "row-replace") and norm is None:
+            raise ConfigurationError(
+                "row_norm is missing: the guarantee for rows rests on a bound on their norm, which is never taken from "
+                'the data; give a number, "unit" for rows of norm 1, or Bounds(low, high) of the columns'
+            )
+        if self.relation == "site" and self.site_norm is None:
+            raise ConfigurationError(
+                "site_norm is missing: the guarantee for whole sites rests on a bound on the sum of squares of a "
+                "site's rows, which is never taken from the data"
+            )
+        if self.site_norm is not None:
+            _positive("site_norm", self.site_norm)
+        _positive("entry_change", self.entry_change)
+        for name in ("rows_per_person", "honest"):
+            value = getattr(self, name)
+            if name == "honest" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise ConfigurationError(f"{name} is a whole number, at least 1; got {value!r}")
+
+    def _check_shares(self) -> None:
+        for name, share in self.shares.items():
+            if name not in SHARES:
+                raise ConfigurationError(f"there is no share {name!r}; {nearest(str(name), SHARES)}")
+            if not _is_number(share) or not 0 <= share < 1:
+                raise ConfigurationError(f"the share of {name} is a number in [0, 1), got {share!r}")
+        shares = {**SHARES, **{name: float(share) for name, share in self.shares.items()}}
+        if sum(shares.values()) >= 1:
+            raise ConfigurationError(f"the shares {shares} leave nothing of the budget for the solver")
+        object.__setattr__(self, "shares", shares)
+
+    @property
+    def relation(self) -> str:
+        """The neighbour relation; where the number of rows is public, rows can only be replaced."""
+        return "row-replace" if self.neighbours == "row" and self.n_public else self.neighbours
+
+    @property
+    def rows_known(self) -> bool:
+        """Whether a site may say how many rows it has."""
+        return self.n_public or self.relation not in ("row",)
+
+    @cached_property
+    def mu(self) -> float:
+        """The budget in Gaussian differential privacy."""
+        return mu_of(self.epsilon, self.delta)
+
+    def row_bounds(self, width: int, *, centred: bool, scaled: bool) -> RowBounds:
+        """Return what sites clip to, for rows of this many columns."""
+        if self.relation not in ("row", "row-replace"):
+            return RowBounds(site_total=self.site_norm if self.relation == "site" else None)
+        if isinstance(self.row_norm, Bounds):
+            box = self.row_norm
+            around = box.half_width(width)
+            norm = math.sqrt(width) if scaled else around if centred else box.reach(width)
+            return RowBounds(norm=norm, raw_norm=around, low=box.low, high=box.high)
+        norm = 1.0 if self.row_norm == "unit" else float(self.row_norm)  # type: ignore[arg-type]
+        return RowBounds(norm=norm, raw_norm=None if scaled else norm)
+
+    def neighbours_of(self, bounds: RowBounds) -> Neighbours:
+        """Return the neighbour relation with the bound that sites clip to."""
+        bound = {"entry": self.entry_change, "ppm-12": self.entry_change, "site": self.site_norm}.get(
+            self.relation, bounds.norm
+        )
+        return Neighbours(
+            self.relation,
+            float(bound),  # type: ignore[arg-type]
+            raw=bounds.raw_norm,
+            rows_per_person=self.rows_per_person,
+            seen_alone=self.trust == "local",
+            whole=self.site_norm,
+        )
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the settings as plain data: for a fingerprint, a model file, a report."""
+        plain = {name: value for name, value in asdict(self).items() if name != "row_norm"}
+        norm: Any = self.row_norm
+        if isinstance(norm, Bounds):
+            norm = {"low": norm.low.tolist(), "high": norm.high.tolist()}
+        return {**plain, "row_norm": norm, "split": None if self.split is None else list(self.split)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> GaussianPrivacy:
+        """Return what `as_plain` gave."""
+        given = dict(plain)
+        norm, split = given.get("row_norm"), given.get("split")
+        given["row_norm"] = Bounds(**norm) if isinstance(norm, Mapping) else norm
+        given["split"] = None if split is None else tuple(split)
+        return cls(**given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} is {value!r}; {nearest(str(value), choices)}")
+
+
+def _positive(name: str, value: Any) -> None:
+    if not _is_number(value) or not 0 < value < math.inf:
+        raise ConfigurationError(f"{name} is a positive finite number, got {value!r}")
+
+
+def _split(split: Any) -> tuple[float, float]:
+    good = isinstance(split, list | tuple) and len(split) == 2
+    if not good or not all(_is_number(e) and e > 0 for e in split):
+        raise ConfigurationError(f"split is (eps_1, eps_2), two positive numbers (inf: no noise there); got {split!r}")
+    return float(split[0]), float(split[1])

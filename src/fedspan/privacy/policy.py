@@ -1,0 +1,240 @@
+"""Who adds noise and who charges: a site's policy, and the same rules for a coordinator that is trusted with them.
+
+Every release is charged before its noise is drawn, from the terms that were accepted: set-up releases their shares of
+mu^2, the solver's what is left in equal parts. The coordinator proposes how many those are; the ledger keeps the sum
+within the terms whatever it asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedspan.data.clip import RowBounds
+from fedspan.encoding import Array
+from fedspan.errors import DataError, FedspanError, PolicyError, SiteError
+from fedspan.privacy.gaussian import GaussianPrivacy
+from fedspan.privacy.ledger import Ledger
+from fedspan.privacy.mechanisms import Scale, add_noise, in_pieces, tight_scale
+from fedspan.privacy.noise import Stream
+from fedspan.privacy.published_noise import PublishedNoise
+from fedspan.rounds import Round, Site
+from fedspan.sensitivity import Neighbours
+
+SETUP = {
+    ("data.moments", "weight"): "count", ("data.moments", "sums"): "mean", ("data.moments", "present"): "mean",
+    ("data.spread", "squares"): "scale", ("data.prepare", "total"): "variance",
+}  # fmt: skip
+"""The share of the budget that each part of a set-up release is charged to."""
+PUBLIC = ("data.describe",)
+"""Steps that release no figure of the rows: columns' names, types, and the number of rows where that is public."""
+
+
+class Releases:
+    """Charges releases to a ledger and adds their noise."""
+
+    def __init__(
+        self, privacy: GaussianPrivacy, *, run: str, who: str, sites: int, ledger: Ledger | None = None
+    ) -> None:
+        self.privacy, self.run, self.who = privacy, run, who
+        self._ledger = ledger
+        self.sites = (privacy.honest or sites) if privacy.trust == "distributed" else 1
+        self.bounds: RowBounds | None = None
+        self.features = 1
+        self.planned: int | None = None
+        """How many releases the solver will make."""
+        self.published = PublishedNoise(privacy) if privacy.calibration == "published" else None
+        self._stream = Stream() if privacy.testing_seed is None else None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where releases are charged; in memory unless a file was named."""
+        if self._ledger is None:
+            self._ledger = Ledger()
+        return self._ledger
+
+    @property
+    def limit(self) -> float:
+        """The study's budget, mu^2."""
+        return self.privacy.mu**2
+
+    def install(self, width: int, *, centred: bool, scaled: bool) -> RowBounds:
+        """Set the bounds that rows are clipped to from here on, and that sensitivities rest on."""
+        self.bounds = self.privacy.row_bounds(width, centred=centred, scaled=scaled)
+        return self.bounds
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The relation with its bound."""
+        return self.privacy.neighbours_of(RowBounds() if self.bounds is None else self.bounds)
+
+    def cost(self, question: Round, share: str) -> float:
+        """Return what a release costs: its share of mu^2, or an equal part of what set-up left."""
+        if share in self.privacy.shares:
+            return self.privacy.shares[share] * self.limit
+        if self.planned is None:
+            raise PolicyError(f"step {question.step.name} came before the study's terms; start with its preparation")
+        return self.cost_of_solver() / self.planned
+
+    def cost_of_solver(self) -> float:
+        """Return what the set-up releases left of the budget."""
+        spent = math.fsum(c.cost for c in self.ledger.charges(self.run) if c.step.startswith("data."))
+        return self.limit - spent
+
+    def release(
+        self,
+        question: Round,
+        parts: dict[str, Array],
+        about: Array | None = None,
+        rows: float = 1.0,
+        *,
+        again: bool = True,
+    ) -> dict[str, Array]:
+        """Charge a release and return it with its noise. ``again``: whether a charged one may be made once more."""
+        shapes = {name: np.shape(part) for name, part in parts.items()}
+        scales = self.charge(question, shapes, about, rows, again=again)
+        released = {}
+        for name, part in parts.items():
+            if name not in scales:
+                released[name] = part
+                continue
+            scale, shape = scales[name]
+            released[name] = add_noise(self.stream(question, name), part, scale, shape).reshape(np.shape(part))
+        return released
+
+    def charge(
+        self,
+        question: Round,
+        shapes: dict[str, tuple[int, ...]],
+        about: Array | None = None,
+        rows: float = 1.0,
+        *,
+        again: bool = True,
+    ) -> dict[str, tuple[Scale, Array | float]]:
+        """Charge a release of these shapes, then return the noise of each part that has any."""
+        sensitivities = self._sensitivities(question, shapes)
+        groups: dict[str, list[str]] = {}
+        for name, sensitivity in sensitivities.items():
+            if sensitivity > 0:
+                groups.setdefault(SETUP.get((question.step.name, name), "solver"), []).append(name)
+        scales: dict[str, tuple[Scale, Array | float]] = {}
+        for share, names in groups.items():
+            cost = self.cost(question, share)
+            if cost <= 0:
+                raise PolicyError(f"no share of the budget was set aside for the {share}; it stays at the site")
+            for name in names:
+                size = math.prod(shapes[name])
+                if share == "solver" and self.published is not None:
+                    scales[name] = self.published.scale(question, self, name, shapes[name], about, rows)
+                else:
+                    scale = tight_scale(
+                        sensitivities[name], math.sqrt(cost), len(names), size, self.sites, self.privacy.arithmetic
+                    )
+                    scales[name] = scale, 1.0
+            detail = {name: {"sensitivity": sensitivities[name], "sigma": scales[name][0].sigma} for name in names} | {
+                "neighbours": self.privacy.relation,
+                "trust": self.privacy.trust,
+            }
+            new = self.ledger.charge(
+                run=self.run, round=question.number, question=question.digest, step=question.step.name,
+                release="+".join(names), cost=cost, detail=detail, limit=self.limit,
+            )  # fmt: skip
+            if not new and not again:  # fresh noise on the same release would average out, at no cost
+                raise PolicyError(
+                    f"round {question.number} ({question.step.name}) was released before, and is not again"
+                )
+        return scales
+
+    def _sensitivities(self, question: Round, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
+        if question.step.sensitivity is None:
+            raise PolicyError(f"step {question.step.name} declares no sensitivity, so no noise can cover it")
+        if self.published is not None and not question.step.setup:
+            return dict.fromkeys(shapes, 1.0)  # the paper has its own; what it proves is said in the guarantee
+        declared = question.step.sensitivity(question.message, self.neighbours, shapes)
+        undeclared = set(shapes) - set(declared)
+        if undeclared:
+            raise PolicyError(f"step {question.step.name} declares no sensitivity for {sorted(undeclared)}")
+        for name, value in declared.items():
+            if not 0 <= value < math.inf:
+                raise PolicyError(f"step {question.step.name}: the sensitivity of {name} is {value!r}")
+        return {name: declared[name] for name in shapes}
+
+    def stream(self, question: Round, part: str) -> Stream:
+        """Return the source of noise: unpredictable, but for tests that ask for a seed."""
+        if self._stream is not None:
+            return self._stream
+        seed = self.privacy.testing_seed
+        return Stream.for_testing(0 if seed is None else seed, self.who, question.number, part)
+
+
+class SitePolicy:
+    """A site's policy under the terms it accepted."""
+
+    def __init__(self, releases: Releases) -> None:
+        self.releases = releases
+        self.privacy = releases.privacy
+        self.log: list[str] = []
+        """What happened here, for this site's own eyes."""
+
+    def admit(self, site: Site, question: Round) -> None:
+        """Refuse steps that no noise can cover, before they touch a row."""
+        if question.step.name in PUBLIC:
+            return
+        if question.step.sensitivity is None:
+            raise PolicyError(
+                f"site {site.id!r} has a privacy policy, and step {question.step.name} declares no sensitivity; take a "
+                f"solver that does: covariance, private-power, power, krylov, fedpower, mod-sulq"
+            )
+        terms = (question.message if question.step.name == "data.prepare" else site.state.get("preparation")) or {}
+        planned = terms.get("privacy", {}).get("releases")
+        self.releases.planned = None if planned is None else max(int(planned), 1)
+
+    def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
+        """Return the parts as they may leave: noised and charged here, or as they are to a trusted coordinator."""
+        if site.asked is None:
+            raise PolicyError("a release without a question has no bound")
+        if self.privacy.trust == "central":
+            return parts
+        return self.releases.release(site.asked, parts, about, self._rows(site), again=site.memory.durable)
+
+    def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+        """Charge a release made in pieces, and return what noises a piece."""
+        if site.asked is None or self.privacy.trust == "central":
+            raise PolicyError(f"{name} is released piece by piece, with noise at the site; set trust to local")
+        rows, again = self._rows(site), site.memory.durable
+        scale, _ = self.releases.charge(site.asked, {name: shape}, rows=rows, again=again)[name]
+        return in_pieces(self.releases.stream(site.asked, name), scale)
+
+    def _rows(self, site: Site) -> float:
+        """This site's rows, for the published formulas that take them as public."""
+        return float(site.data.mass) if self.releases.published is not None else 1.0
+
+    def clipped(self, site: Site, release: Array) -> Array:
+        """Return a release within the policy's bound on the whole of it."""
+        if self.privacy.calibration == "published" or self.privacy.site_norm is None:
+            return release
+        length = float(np.linalg.norm(release))
+        return release * min(1.0, self.privacy.site_norm / max(length, 1e-300))
+
+    def withholds(self, figure: str) -> bool:
+        """The share of gaps stays here always, the number of rows unless it is public."""
+        return figure != "rows" or not self.privacy.rows_known
+
+    def row_bounds(self, width: int, preparation: dict[str, Any]) -> RowBounds:
+        """Return what rows are clipped to under this preparation."""
+        return self.releases.install(
+            width, centred=preparation.get("mean") is not None, scaled=preparation.get("scale") is not None
+        )
+
+    def refusal(self, site: Site, question: Round, error: FedspanError) -> FedspanError:
+        """Say outside what kind of thing went wrong; what it was is in this site's log."""
+        if isinstance(error, PolicyError):
+            return error
+        self.log.append(f"round {question.number} ({question.step.name}): {error}")
+        kind = "data" if isinstance(error, DataError) else type(error).__name__
+        where = f"round {question.number} ({question.step.name})"
+        text = f"site {site.id!r} cannot answer {where}: code {kind}; the site's own log says more"
+        return DataError(text) if isinstance(error, DataError) else SiteError(text)

@@ -1,0 +1,193 @@
+"""A private study's terms: what it may ask, which solver serves it, in how many rounds. From public figures only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedspan.cohort import Cohort
+from fedspan.data import Facts, Preparation
+from fedspan.data.preprocess import SetUp
+from fedspan.encoding import Plain
+from fedspan.errors import ConfigurationError
+from fedspan.linalg import orth
+from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
+from fedspan.solvers import NAMES, SOLVERS, Covariance, FedPower, ModSulq, Solver, make
+
+COVARIANCE_FEATURES = 4096
+"""Up to so many features the whole Gram matrix is a message (64 MB), and the best one to put noise on."""
+MOST_ROUNDS = 8
+_STARTS = 4
+
+
+def check_terms(privacy: GaussianPrivacy, preparation: Preparation, cohort: Cohort, sites: int) -> None:
+    """Refuse a study that the guarantee could not cover."""
+    p, rows = preparation, privacy.relation in ("row", "row-replace")
+    if p.normalise is not None:
+        raise ConfigurationError(
+            f'normalise = "{p.normalise}" would release every column\'s degree, which nothing here noises; normalise '
+            "the data by public figures before the study, or leave it out"
+        )
+    if not rows and (p.center or p.scale or p.missing == "mean"):
+        raise ConfigurationError(
+            f"neighbours = {privacy.relation!r} bounds no mean, scale or imputation; set center = false, scale = false "
+            'and missing = "error", or take neighbours = "row"'
+        )
+    if p.scale and not isinstance(privacy.row_norm, Bounds):
+        raise ConfigurationError(
+            "scale = true needs the columns' ranges: a row's norm before and after scaling are two bounds, and "
+            "row_norm is one number; give row_norm = Bounds(low, high)"
+        )
+    if privacy.relation == "row" and privacy.shares["count"] == 0:
+        raise ConfigurationError(
+            'the number of rows is needed and its share is 0; give shares["count"] some, or state n_public = true'
+        )
+    needs = [(p.center or p.missing == "mean", "mean"), (p.scale, "scale")]
+    for needed, share in needs:
+        if needed and privacy.shares[share] == 0:
+            raise ConfigurationError(f'the {share} is needed and its share is 0; give shares["{share}"] some')
+    if privacy.trust == "distributed":
+        _check_shares_of_noise(privacy, cohort, sites)
+
+
+def _check_shares_of_noise(privacy: GaussianPrivacy, cohort: Cohort, sites: int) -> None:
+    """Split noise is enough only where as many answer as were counted on."""
+    honest = privacy.honest or sites
+    least = sites if cohort.is_full else min(cohort.first or sites, max(1, round(cohort.fraction * sites)))
+    if cohort.only is not None:
+        least = min(least, len(cohort.only))
+    if cohort.deadline is not None or cohort.sample != "uniform" or least < honest:
+        raise ConfigurationError(
+            f"with trust = 'distributed' each of {honest} sites adds a share of the noise, and this cohort may leave "
+            f"fewer; ask all sites, or set honest to at most {least} (and no deadline)"
+        )
+
+
+def set_up_for(privacy: GaussianPrivacy, agree: Callable[[int, float, int], dict[str, Plain]]) -> SetUp:
+    """Return what a private study asks while it prepares the data."""
+    return SetUp(
+        count=not privacy.rows_known,
+        total=privacy.shares["variance"] > 0,
+        bounds=lambda d: privacy.row_bounds(d, centred=True, scaled=False),
+        agree=agree,
+    )
+
+
+def private_solver(
+    solver: str | Solver, privacy: GaussianPrivacy, d: int, k: int, rows: float, sites: int = 1
+) -> Solver:
+    """Return the solver with its rounds set and no tolerance; refuse one whose releases noise cannot cover.
+
+    A solver given by its name gets as many rounds as `power_rounds` finds best; one with settings keeps its own.
+    """
+    if solver == "auto":
+        solver = "covariance" if d <= COVARIANCE_FEATURES else "private-power"
+    chosen: Any = make(solver) if isinstance(solver, str) else solver
+    if getattr(chosen, "releases", None) is None:
+        able = [name for name, kind in SOLVERS.items() if kind().releases is not None]
+        raise ConfigurationError(
+            f"{NAMES.get(type(chosen), type(chosen).__name__)} declares no sensitivity, so no noise can cover what it releases; take one that "
+            f"does: {', '.join(able)}, or auto"
+        )
+    if isinstance(chosen, ModSulq) and privacy.trust != "local":
+        raise ConfigurationError(
+            f"mod-sulq adds its noise at the sites, slice by slice; set trust = 'local' (got {privacy.trust!r}), or "
+            "take covariance"
+        )
+    if isinstance(chosen, FedPower):
+        _check_fedpower(chosen, privacy)
+    if not hasattr(chosen, "rounds"):
+        return chosen  # type: ignore[no-any-return]
+    unset = isinstance(solver, str) or chosen.rounds is None
+    settings: dict[str, Any] = {"tol": 0.0}
+    if unset:
+        rounds = power_rounds(privacy, d, k, chosen.rank(k, d), rows, sites)
+        settings["rounds"] = rounds + isinstance(chosen, FedPower)  # and its last, for the values
+    if isinstance(chosen, FedPower) and isinstance(solver, str) and privacy.calibration == "tight":
+        settings["local_steps"] = 1 if privacy.site_norm is None else chosen.local_steps
+    return replace(chosen, **settings)  # type: ignore[no-any-return]
+
+
+def _check_fedpower(solver: FedPower, privacy: GaussianPrivacy) -> None:
+    if solver.reference == "baseline" and solver.align is not None:
+        raise ConfigurationError(
+            'fedpower with reference = "baseline" sends each site\'s own Z, which no noise covers; take "global"'
+        )
+    if privacy.calibration == "published" and not privacy.n_public:
+        raise ConfigurationError("FedPower's published noise takes the sites' sizes as public; set n_public = true")
+
+
+def check_published(privacy: GaussianPrivacy, solver: Solver) -> None:
+    """Refuse a paper's formula for another paper's solver."""
+    fitting = {
+        Covariance: ("analyze-gauss", "mod-sulq"),
+        FedPower: ("fedpower",),
+        ModSulq: ("streaming-mod-sulq",),
+    }.get(type(solver), ("ppm", "hardt-price"))
+    if privacy.formula is not None and privacy.formula not in fitting:
+        raise ConfigurationError(
+            f"formula {privacy.formula!r} is not about {NAMES[type(solver)]}; it has {' or '.join(fitting)}"
+        )
+    if privacy.formula == "mod-sulq" and not privacy.n_public:
+        raise ConfigurationError("MOD-SuLQ's noise takes the number of rows as public; set n_public = true")
+
+
+def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: float, sites: int = 1) -> int:
+    """Return how many rounds of power iteration capture most, tried on a made-up spectrum: no data is looked at.
+
+    More rounds converge further but split the budget: each gets sqrt(rounds) times the noise. The trial matrix is
+    diagonal with variances falling as 1 / j and rows that use half of the norm they may have; noise is what the terms
+    give. The noised number of rows is all that depends on data, and that was released.
+
+    >>> power_rounds(GaussianPrivacy(1.0, 1e-6, row_norm=1.0), 100, 5, 5, 10_000)
+    4
+    """
+    width = min(d, 1024)
+    values = 1.0 / np.arange(1, width + 1)
+    neighbours = privacy.neighbours_of(privacy.row_bounds(d, centred=True, scaled=False))
+    unit = max(rows, 1.0) * neighbours.bound**2 / 2 if privacy.relation.startswith("row") else neighbours.bound * d
+    values *= unit / values.sum()
+    captured = np.zeros(MOST_ROUNDS)
+    noise = math.sqrt(d / width * (sites if privacy.trust == "local" else 1)) / privacy.mu
+    for start in range(_STARTS):
+        for rounds in range(1, MOST_ROUNDS + 1):
+            rng = np.random.default_rng(start)
+            z = orth(rng.standard_normal((width, rank)))
+            for _ in range(rounds):
+                sigma = neighbours.product(z) * math.sqrt(rounds) * noise
+                y = values[:, None] * z + sigma * rng.standard_normal(z.shape)
+                z = orth(y)
+            top = np.linalg.svd(y, full_matrices=False)[0][:, :k]
+            captured[rounds - 1] += float(np.sum(values[:, None] * top**2))
+    return int(np.argmax(captured)) + 1
+
+
+def solver_noise(privacy: GaussianPrivacy, facts: Facts, solver: Solver, sites: int = 1) -> float:
+    """Return about how large a value the noise alone would show: its largest singular value.
+
+    On a Gram matrix it is symmetric with variance sigma^2 / 2 off the diagonal, so the edge of its spectrum is
+    sqrt(2 d) sigma; on a product d x r it is sigma (sqrt(d) + sqrt(r)).
+    """
+    spent = _setup_share(privacy, facts)
+    mu = privacy.mu * math.sqrt((1 - spent) / (solver.releases or 1))
+    bounds = privacy.row_bounds(facts.features, centred=facts.mean is not None, scaled=facts.scale is not None)
+    sigma = privacy.neighbours_of(bounds).gram() / mu * math.sqrt(sites if privacy.trust == "local" else 1)
+    d = facts.features
+    if isinstance(solver, Covariance):
+        return sigma * math.sqrt(2 * d)
+    return sigma * (math.sqrt(d) + math.sqrt(solver.rank(min(16, d), d)))
+
+
+def _setup_share(privacy: GaussianPrivacy, facts: Facts) -> float:
+    """Return the share of mu^2 that set-up releases took."""
+    used = {
+        "count": not privacy.rows_known,
+        "variance": not math.isnan(facts.total),
+        "mean": facts.column_mean is not None,
+        "scale": facts.scale is not None,
+    }
+    return sum(privacy.shares[name] for name, asked in used.items() if asked)
