@@ -295,7 +295,7 @@ def test_a_round_asked_twice_draws_the_same_noise_in_memory_too():
 class Doubling:
     """A policy that doubles."""
 
-    def noised(self, site, parts):
+    def noised(self, site, parts, about=None):
         return {name: 2 * part for name, part in parts.items()}
 
 

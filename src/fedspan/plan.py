@@ -8,7 +8,7 @@ sizes of messages are scaled up, so that a plan for a million features is as qui
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -16,12 +16,17 @@ from typing import Any
 import numpy as np
 
 from fedspan.data import Facts, Source
+from fedspan.data.clip import RowBounds
 from fedspan.data.preprocess import set_up
 from fedspan.data.source import Block
 from fedspan.encoding import Array, Plain, payload_bytes
 from fedspan.engines import InProcess
+from fedspan.privacy.gaussian import GaussianPrivacy
+from fedspan.privacy.guarantee import Guarantee, guarantee
+from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.terms import check_terms, set_up_for, terms_of
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, drive, numbered
-from fedspan.run import Study, check_rank, resolve_solver, solve_rank
+from fedspan.run import Study, check_rank, resolve_private, resolve_solver, solve_rank
 from fedspan.solvers import Solver
 
 STAND_IN = 1024
@@ -57,6 +62,8 @@ class Plan:
     """True where the study chooses the rank itself: this is its first try, larger ones may follow."""
     features: int
     rows: dict[str, int]
+    privacy: Guarantee | None = None
+    """What the study will promise, and the part of the budget and the noise of each release."""
 
     @property
     def bytes_up(self) -> int:
@@ -90,18 +97,34 @@ def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
     >>> [(r.step, r.up, r.down) for r in plan.rounds if not r.setup]
     [('gram.multiply', 96, 96), ('gram.multiply', 96, 96), ('gram.multiply', 96, 96)]
     """
-    engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed)
+    if study.privacy is not None:
+        check_terms(study.privacy, study.preparation, study.cohort, len(sources))
+    engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed, study.privacy)
     facts, solver, k = drive(numbered(_rounds(study, engine)), engine)
-    return Plan(engine.planned, solver, k, not isinstance(study.n_components, int), facts.features, facts.rows)
+    rows = {name: source.shape[0] for name, source in sources.items()}
+    promised = None if engine.releases is None else guarantee(engine.releases, facts.features)
+    first_only = not isinstance(study.n_components, int) and study.privacy is None
+    return Plan(engine.planned, solver, k, first_only, facts.features, rows, promised)
 
 
 def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]:
     """`fedspan.run.solve_study` for one rank, on stand-ins."""
-    facts = yield from set_up(study.preparation)
-    check_rank(study.n_components, facts)
+    privacy, chosen = study.privacy, []
+
+    def agree(d: int, total: float, rows: dict[str, int | None]) -> dict[str, Any]:
+        assert privacy is not None
+        k = study.n_components if isinstance(study.n_components, int) else min(16, d)
+        stated = float(sum(source.shape[0] for source in engine.headers.values()))  # the study's own files say it here
+        chosen.append(resolve_private(study, privacy, d, k, stated, len(rows)))
+        return terms_of(chosen[0], privacy, study.cohort, rows)
+
+    facts = yield from set_up(study.preparation, None if privacy is None else set_up_for(privacy, agree))
+    check_rank(study.n_components, facts, private=privacy is not None)
     d = facts.features
     k = study.n_components if isinstance(study.n_components, int) else min(16, d, facts.n_rows)
-    solver = resolve_solver(study, d, k)
+    if privacy is not None and not isinstance(study.n_components, int):
+        k = min(16, d)
+    solver = chosen[0] if chosen else resolve_solver(study, d, k)
     width = _width(solver, k, d)
     engine.stand_in(width, {width: d, _triangle(width): _triangle(d), solver.rank(k, width): solver.rank(k, d)})
     smaller = replace(facts, features=width, weight=float(facts.n_rows))
@@ -172,14 +195,38 @@ class _Diagonal(Source):
         return np.linspace(2.0, 1.0, self.shape[1])
 
 
+class _Priced(SitePolicy):
+    """A site's policy on stand-ins: releases are charged, so that the plan can tell their price, but not noised."""
+
+    def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
+        assert site.asked is not None
+        self.releases.charge(site.asked, {name: np.shape(part) for name, part in parts.items()}, about)
+        return parts
+
+    def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+        assert site.asked is not None
+        self.releases.charge(site.asked, {name: shape})
+        return lambda piece: piece
+
+    def clipped(self, site: Site, release: Array) -> Array:
+        return release
+
+    def row_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds | None:
+        super().row_bounds(width, preparation, install=install)
+        return None  # a stand-in has no rows to clip
+
+
 class _Counting(InProcess):
     """The in-process engine on stand-ins, noting what each round sends.
 
     Sites that answer alike are asked once, so that thousands cost no more than one.
     """
 
-    def __init__(self, headers: Mapping[str, Source], seed: int) -> None:
+    def __init__(self, headers: Mapping[str, Source], seed: int, privacy: GaussianPrivacy | None = None) -> None:
         super().__init__([Site(name, source) for name, source in headers.items()], seed)
+        self.headers = headers
+        self.releases = None if privacy is None else Releases(privacy, run="plan", who="", sites=len(headers))
+        self._policy = None if self.releases is None else _Priced(self.releases)
         self.planned: list[PlannedRound] = []
         self._data: dict[str, _Diagonal] = {}
         self._swap: dict[int, int] = {}
@@ -209,7 +256,11 @@ class _Counting(InProcess):
             reply = self._shared[1]
         else:
             data = self._data.get(site.id)
-            reply = question.step.run(Site(site.id, site.source if data is None else data), question.message)
+            stand_in = Site(site.id, site.source if data is None else data, policy=self._policy)
+            stand_in.asked = question
+            if self.releases is not None and question.step.name == "data.prepare":
+                self.releases.accept(question.message["privacy"])
+            reply = question.step.run(stand_in, question.message)
             if data is not None and not data.own_answer:
                 self._shared = question.number, reply
         self._up.append(self._size(reply.value))

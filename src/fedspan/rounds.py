@@ -195,8 +195,11 @@ class Policy(Protocol):
         """Whether a figure about the data that no step needs (``"rows"``, ``"missing"``) stays at the site."""
         ...
 
-    def row_bounds(self, width: int, preparation: dict[str, Plain]) -> Any:
-        """Return what rows of so many columns are clipped to before they count (`fedspan.data.clip.RowBounds`)."""
+    def row_bounds(self, width: int, preparation: dict[str, Plain], *, install: bool) -> Any:
+        """Return what rows of so many columns are clipped to before they count (`fedspan.data.clip.RowBounds`).
+
+        ``install``: for all that follows, rather than for one sum of raw rows.
+        """
         ...
 
     def refusal(self, site: Site, question: Round, error: FedspanError) -> FedspanError:

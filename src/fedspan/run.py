@@ -1,8 +1,9 @@
 """Assemble and run a study: data preparation, solver, layers, engine. The order of layers is fixed here.
 
-solver and set-up  ->  numbered  ->  observe  ->  record  ->  account  ->  transcript  ->  engine
+solver and set-up  ->  numbered  ->  observe  ->  follow  ->  record  ->  account  ->  transcript  ->  engine
 
-`record` is there with a run folder, `transcript` only where it is asked for too, `account` in a private study.
+`record` is there with a run folder, `transcript` only where it is asked for too, `follow` and `account` in a private
+study.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array, digest, write_atomically
 from fedspan.engines import Engine, get_engine
 from fedspan.errors import BudgetExhausted, ConfigurationError, DataError, FileError, ResumeError, nearest
-from fedspan.layers import Journal, OnRound, RoundRecord, account, observe, record, transcript
+from fedspan.layers import Journal, OnRound, RoundRecord, account, follow, observe, record, transcript
 from fedspan.linalg import Estimate, canonical_signs, left_svd, orth, orth_against
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.policy import Releases
-from fedspan.privacy.terms import check_published, check_terms, private_solver, set_up_for, solver_noise
+from fedspan.privacy.terms import check_published, check_terms, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.privacy.transcript import TranscriptWriter, has_transcript
 from fedspan.rounds import Cohort, Solve, drive, numbered
 from fedspan.sites import LEDGER, open_sites
@@ -153,7 +154,6 @@ def _run(
     if study.privacy is not None:
         ledger = None if folder is None else Ledger(folder / LEDGER)
         releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger)
-        note_draws(releases, study.cohort, len(sources))
     site_folder = None if folder is None else folder / "sites"
     sites = open_sites(sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id)
     history: list[RoundRecord] = []
@@ -209,13 +209,6 @@ def run_name(folder: Path | None) -> str:
     return str(json.loads((folder / "terms.json").read_text())["run"])
 
 
-def note_draws(releases: Releases, cohort: Cohort, sites: int) -> None:
-    """Tell FedPower's published noise how many sites a round draws, and by which scheme."""
-    if releases.published is not None and not cohort.is_full:
-        count = cohort.first or max(1, round(cohort.fraction * sites))
-        releases.published.drawn = count, 1 if cohort.sample == "by-size-with-replacement" else 2
-
-
 def contents(folder: Path) -> set[Path] | None:
     """Return what a folder holds before a run, None where there is no such folder."""
     return set(folder.iterdir()) if folder.is_dir() else None
@@ -242,6 +235,8 @@ def assemble(
 ) -> Solve[Any]:
     """Put the layers around a solver, in their order."""
     solve = observe(numbered(solve), *watchers)
+    if releases is not None:
+        solve = follow(solve, releases)
     if journal is not None:
         solve = record(solve, journal)
     if releases is not None:
@@ -311,10 +306,10 @@ def _solve_privately(study: Study, privacy: GaussianPrivacy, progress: Progress)
     """The same under privacy: one solve, its rounds agreed before; a rank that was not given is cut from its answer."""
     chosen: list[Solver] = []
 
-    def agree(d: int, rows: float, sites: int) -> dict[str, Any]:
+    def agree(d: int, total: float, rows: dict[str, int | None]) -> dict[str, Any]:
         k = study.n_components if isinstance(study.n_components, int) else min(16, d)
-        chosen.append(resolve_private(study, privacy, d, k, rows, sites))
-        return {"releases": chosen[0].releases}
+        chosen.append(resolve_private(study, privacy, d, k, total, len(rows)))
+        return terms_of(chosen[0], privacy, study.cohort, rows)
 
     facts = progress.facts = yield from set_up(study.preparation, set_up_for(privacy, agree))
     solver = progress.solver = chosen[0]
@@ -349,7 +344,8 @@ def resolve_private(study: Study, privacy: GaussianPrivacy, d: int, k: int, rows
     if named == "auto" and not study.cohort.is_full:
         named = "private-power"
     solver = private_solver(named, privacy, d, k, rows, sites)
-    check_published(privacy, solver)
+    if privacy.calibration == "published":
+        check_published(privacy, solver)
     return resolve_solver(replace(study, solver=solver), d, k)
 
 

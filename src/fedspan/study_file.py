@@ -39,6 +39,7 @@ PREPARATION = {
 COHORT = {"only": NAMES, "fraction": NUMBER, "sample": TEXT, "first": WHOLE, "deadline": NUMBER, "late": TEXT}
 BOUND = Kind('a number, "unit" or a table of low and high', lambda v: NUMBER.fits(v) or TEXT.fits(v) or TABLE.fits(v))
 NUMBERS = Kind("a list of two numbers", lambda v: isinstance(v, list) and len(v) == 2 and all(map(NUMBER.fits, v)))
+RANGE = Kind("a number, or a list of one for each column", lambda v: NUMBER.fits(v) or isinstance(v, list))
 PRIVACY = {
     "epsilon": NUMBER, "delta": NUMBER, "row_norm": BOUND, "site_norm": NUMBER, "entry_change": NUMBER,
     "rows_per_person": WHOLE, "n_public": FLAG, "neighbours": TEXT, "trust": TEXT, "calibration": TEXT, "shares": TABLE,
@@ -333,7 +334,9 @@ def _privacy(table: Table) -> GaussianPrivacy:
             raise ConfigurationError(f"[privacy] {key} is missing: the guarantee is (epsilon, delta)")
     with _prefixed("[privacy] "):
         if isinstance(given.get("row_norm"), dict):
-            Table(given["row_norm"], "row_norm", ("low", "high"))
+            box = Table(given["row_norm"], "row_norm", ("low", "high"))
+            if len(box.given({"low": RANGE, "high": RANGE})) < 2:
+                raise ConfigurationError("row_norm as a table needs both low and high")
         return GaussianPrivacy.from_plain(given)
 
 

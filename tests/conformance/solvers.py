@@ -9,6 +9,8 @@ import numpy as np
 import scipy.sparse
 
 from fedspan.data import Preparation, open_source
+from fedspan.privacy import GaussianPrivacy
+from fedspan.privacy.gaussian import TRUSTS
 from fedspan.rounds import Cohort
 from fedspan.run import Result, Study, run
 from fedspan.solvers import (
@@ -19,7 +21,9 @@ from fedspan.solvers import (
     BlockKrylov,
     Covariance,
     FedPower,
+    ModSulq,
     Power,
+    PrivatePower,
     RandomizedSVD,
     Solver,
 )
@@ -42,6 +46,7 @@ class Case:
     cohort: Cohort = FULL
     exact: bool = False
     """Equals the pooled SVD."""
+    privacy: GaussianPrivacy | None = None
 
     @property
     def name(self) -> str:
@@ -72,6 +77,8 @@ CASES = [
     Case("faps-stops", FAPS(tol=1e-13)),
     Case("faps-published", FAPS.published(rounds=120, tol=0.0, penalty=1.0)),
     Case("covariance", Covariance(), exact=True),
+    Case("mod-sulq", ModSulq(slice_width=5)),
+    Case("mod-sulq-one-slice", ModSulq(slice_width=12, oversampling=0)),
     Case("uda", UDA()),
     Case("uda-first", UDA(), FIRST),
     Case("wda", WDA()),
@@ -97,6 +104,28 @@ CASES = [
     Case("fedpower-first", fedpower(), FIRST),
     Case("fedpower-first-baseline", fedpower(reference="baseline"), FIRST),
 ]
+
+
+def promise(trust: str, **settings: Any) -> GaussianPrivacy:
+    """Little noise, from a testing seed: runs can be compared."""
+    return GaussianPrivacy(
+        **{"epsilon": 3e5, "delta": 1e-3, "row_norm": 30.0, "trust": trust, "testing_seed": 7} | settings
+    )
+
+
+PRIVATE = [
+    *(Case(f"private-power-{trust}", PrivatePower(rounds=5), privacy=promise(trust)) for trust in TRUSTS),
+    *(Case(f"covariance-{trust}", Covariance(), privacy=promise(trust)) for trust in TRUSTS),
+    *(Case(f"krylov-{trust}", BlockKrylov(rounds=4, oversampling=2), privacy=promise(trust)) for trust in TRUSTS),
+    *(Case(f"fedpower-{trust}", fedpower(local_steps=1), privacy=promise(trust)) for trust in TRUSTS),
+    Case("fedpower-clipped", fedpower(), privacy=promise("local", site_norm=2500.0, epsilon=3e7)),
+    Case("fedpower-published", fedpower(), privacy=promise("local", calibration="published", n_public=True)),
+    Case("power-replace", Power(rounds=5), privacy=promise("central", n_public=True)),
+    Case("power-float", Power(rounds=5), privacy=promise("distributed", arithmetic="float")),
+    Case("power-first", Power(rounds=5), FIRST, privacy=promise("local")),
+    Case("mod-sulq-local", ModSulq(slice_width=5), privacy=promise("local")),
+]
+"""Every solver that noise can cover, under every trust it takes."""
 
 BY_ID = {case.id: case for case in CASES}
 EXACT = [case for case in CASES if case.exact]
@@ -148,6 +177,7 @@ def solve(
         cohort=case.cohort,
         seed=seed,
         init=init,
+        privacy=case.privacy,
     )
     sources = {name: open_source(x, weights=None if weights is None else weights[name]) for name, x in sites.items()}
     return run(study, sources, engine=engine, **settings)

@@ -11,9 +11,10 @@ from fedspan.data import open_source
 from fedspan.data.preprocess import install
 from fedspan.encoding import decode
 from fedspan.rounds import STEPS, Site
-from tests.conformance.solvers import CASES, rows_of, solve
+from tests.conformance.solvers import CASES, D, rows_of, solve
 from tests.wire import Log, Wire
 
+FOLDS = "mod_sulq.factor"  # noises slices as it makes them, and sends what they fold to
 DESCRIBES = "data.describe"  # names, shapes and types: a site's own statement, listed here as the one exception
 
 
@@ -32,7 +33,7 @@ class Open:
     def withholds(self, figure):
         return False
 
-    def row_bounds(self, width, preparation):
+    def row_bounds(self, width, preparation, *, install):
         return None
 
     def refusal(self, site, question, error):
@@ -92,6 +93,10 @@ def test_a_reply_holds_what_the_policy_was_shown_and_nothing_else(case):
         if steps[at] == DESCRIBES:
             assert at not in policy.shown
             continue
+        if steps[at] == FOLDS:
+            slices = np.hstack([parts["gram"] for parts in policy.shown[at]])
+            assert slices.shape == (D, D)
+            continue
         (shown,), (reply,) = policy.shown[at], replies
         decoded = decode(reply)
         assert decoded["weight"] == 1.0  # a weight would be a release beside the policy
@@ -127,7 +132,7 @@ def test_the_questions_cover_every_step_of_the_library(asked):
 def test_a_policy_replaces_every_number_of_every_release(asked):
     sites = rows_of()
     for (step, flags), (number, name, message) in asked.items():
-        if step == DESCRIBES:
+        if step in (DESCRIBES, FOLDS):
             continue
         replies = []
         for constant in (None, 0.0, 7.0):
@@ -140,6 +145,16 @@ def test_a_policy_replaces_every_number_of_every_release(asked):
             assert free.any(), (step, flags)
             np.testing.assert_array_equal(zeros, np.zeros_like(free), err_msg=f"{step} {flags}")
             np.testing.assert_array_equal(sevens, np.full_like(free, 7.0), err_msg=f"{step} {flags}")
+
+
+def test_what_is_folded_is_what_the_policy_let_pass():
+    """A reply that is made of noised slices must be made of nothing else."""
+    rows = rows_of()["accra"]
+    for constant in (0.0, 7.0):
+        site = Site("a", open_source(rows), policy=Replacing(constant))
+        install(site, {"mean": rows.mean(axis=0)})
+        folded = STEPS[FOLDS].run(site, {"slice": 5, "rank": 12}).value
+        np.testing.assert_allclose(folded @ folded.T, np.full((D, D), constant**2 * D), atol=1e-9)
 
 
 def test_a_scaling_study_releases_its_squares_through_the_policy():

@@ -19,6 +19,7 @@ from tests.conformance.solvers import (
     CASES,
     EXACT,
     FIRST,
+    PRIVATE,
     WHOLE,
     D,
     K,
@@ -46,7 +47,7 @@ def same(one, other, tolerance):
 
 
 def test_every_registered_solver_is_listed():
-    assert {case.name for case in CASES} == set(SOLVERS)
+    assert {case.name for case in [*CASES, *PRIVATE]} == set(SOLVERS)
 
 
 # ---- engines and order -----------------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ def test_a_partial_cohort_is_refused_by_solvers_that_mix_rounds(case, cohort):
         solve(replace(case, cohort=cohort))
 
 
-@pytest.mark.parametrize("name", sorted(set(SOLVERS) - {"fedpower"}))
+@pytest.mark.parametrize("name", sorted(set(SOLVERS) - {"fedpower", "private-power"}))
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_only_fedpower_takes_its_scheme_1(name, fraction):
     cohort = Cohort(fraction=fraction, sample="by-size-with-replacement")

@@ -19,6 +19,7 @@ from fedspan.encoding import Array
 from fedspan.engines import get_engine
 from fedspan.errors import ConfigurationError, ConvergenceError, nearest
 from fedspan.metrics import projection_distance
+from fedspan.privacy import GaussianPrivacy
 from fedspan.progress import human_bytes
 from fedspan.rounds import Round, Solve, Sum, drive, numbered
 from fedspan.run import Result, Study, run
@@ -58,6 +59,8 @@ def compare(
     """Run several solvers on the same study and put them side by side."""
     described = load_study(study)
     sources = described.open_sources()
+    if described.privacy is not None:
+        note("Warning: errors are measured against the exact answer, computed here without noise: for data you hold.")
     exact = run(_exactly(described, sources), sources, engine=described.engine)
     settled = replace(described.study(), n_components=exact.estimate.basis.shape[1])
     candidates = _candidates(described, solvers, exact.facts.features)
@@ -146,14 +149,14 @@ def _exactly(described: StudyFile, sources: Mapping[str, Source]) -> Study:
     """Return the study with a solver that is exact to rounding, and every site in every round."""
     widest = max(source.shape[1] for source in sources.values())
     solver = Covariance() if widest <= WIDE else BlockKrylov(rounds=300, tol=1e-12)
-    return replace(described.study(), solver=solver, cohort=type(described.cohort)())
+    return replace(described.study(), solver=solver, cohort=type(described.cohort)(), privacy=None)
 
 
 def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, Solver]:
     full = described.cohort.is_full
     if asked is None:
-        kinds = [n for n in SOLVERS if d <= WIDE or n not in ("covariance", "dr-svd")]
-        chosen = {name: make(name) for name in kinds}
+        wide = () if d <= WIDE else ("covariance", "dr-svd")
+        chosen = {name: make(name) for name in SOLVERS if name not in wide and _fits(name, described.privacy)}
         chosen = {name: solver for name, solver in chosen.items() if full or solver.partial}
     else:
         chosen = {name: _named(name) for name in map(str.strip, asked.split(",")) if name}
@@ -163,6 +166,13 @@ def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, So
     if not isinstance(given, str) and NAMES[type(given)] in chosen:
         chosen[NAMES[type(given)]] = given  # with the study's own settings
     return chosen
+
+
+def _fits(name: str, privacy: GaussianPrivacy | None) -> bool:
+    """Whether a solver is for a study with, or without, privacy."""
+    if privacy is None:
+        return name not in ("private-power", "mod-sulq")
+    return SOLVERS[name]().releases is not None and (name != "mod-sulq" or privacy.trust == "local")
 
 
 def _named(name: str) -> Solver:

@@ -18,6 +18,8 @@ PAPERS = {
     "ppm": "fedspan.cli.reproduce_ppm",
 }
 """Papers by name, and the module that runs each one again."""
+NOISY = {"fedpower": "fedspan.cli.reproduce_fedpower_noise"}
+"""The same for the experiments with noise that a paper has beside those without."""
 
 
 def reproduce(
@@ -28,13 +30,19 @@ def reproduce(
     tables: Annotated[bool, typer.Option(help="Write the tables.")] = True,
     figures: Annotated[bool, typer.Option(help="Draw the figures; needs matplotlib.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version, in minutes.")] = False,
+    noisy: Annotated[
+        bool, typer.Option("--noisy", help=f"The paper's experiments with noise instead ({', '.join(NOISY)}).")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run a paper's experiments again and write its tables and figures."""
     if paper not in PAPERS:
         raise ConfigurationError(f"there is no paper {paper!r} to reproduce; {nearest(paper, PAPERS)}")
-    module = importlib.import_module(PAPERS[paper])  # late: it is slow to import, and may need matplotlib
-    where = fresh_folder(Path("runs") / f"reproduce-{paper}") if folder is None else folder
+    if noisy and paper not in NOISY:
+        raise ConfigurationError(f"--noisy is for {', '.join(NOISY)}: {paper} is reproduced in one piece; leave it out")
+    name = NOISY[paper] if noisy else PAPERS[paper]
+    module = importlib.import_module(name)  # late: it is slow to import, and may need matplotlib
+    where = fresh_folder(Path("runs") / f"reproduce-{paper}{'-noisy' * noisy}") if folder is None else folder
     result = module.reproduce(where, tables=tables, figures=figures, quick=quick, report=note)
     written = sorted(str(path) for path in where.rglob("*") if path.is_file())
     if json:

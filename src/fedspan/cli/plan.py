@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedspan.cli.output import Json, bold, plain_table, print_json, say
 from fedspan.plan import Plan, PlannedRound, make_plan
+from fedspan.privacy.guarantee import Guarantee
 from fedspan.progress import human_bytes
 from fedspan.solvers import NAMES
 from fedspan.study_file import load_study
@@ -44,6 +45,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "bytes_down": plan.bytes_down,
         "site_memory": plan.site_memory,
         "coordinator_memory": plan.coordinator_memory,
+        "privacy": None if plan.privacy is None else plan.privacy.as_plain(),
     }
 
 
@@ -63,6 +65,8 @@ def show(name: str, plan: Plan) -> None:
         f"Memory: about {human_bytes(plan.coordinator_memory)} at the coordinator, "
         f"{human_bytes(plan.site_memory)} at a site beside its data.",
     )
+    if plan.privacy is not None:
+        say("", plan.privacy.words, "", privacy_table(plan.privacy))
     if plan.first_rank_only:
         say(
             f"The study chooses the number of components: this is its first try, {plan.n_components}; "
@@ -83,6 +87,15 @@ def _table(plan: Plan) -> Table:
         )  # fmt: skip
     table.add_section()
     table.add_row("in all", "", "", "", "", "", human_bytes(plan.bytes_up), human_bytes(plan.bytes_down))
+    return table
+
+
+def privacy_table(promised: Guarantee) -> Table:
+    """Return what each release costs of the budget, and the noise on each of its numbers."""
+    table = plain_table("release", "step", "times", "share of mu^2", "noise on the sum", left=2)
+    for r in promised.releases:
+        table.add_row(r.release, r.step, str(r.times), f"{r.share:.1%}", f"{r.sigma:.4g}")
+    table.caption = "noise: the deviation on each number, in the units of the release"
     return table
 
 

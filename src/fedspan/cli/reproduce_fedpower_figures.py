@@ -17,6 +17,7 @@ from fedspan.encoding import Array
 from fedspan.errors import DataError
 from fedspan.layers import RoundRecord
 from fedspan.metrics import projection_distance
+from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.rounds import Cohort
 from fedspan.run import Study, run
 from fedspan.solvers import FedPower
@@ -66,11 +67,57 @@ def wanted(number: int, m: int) -> list[Curve]:
     return [Curve("p = 1", 0, m, 1), *decaying]
 
 
+Distances = Callable[[Curve, dict[str, Source], int, Array], list[float]]
+"""Of a curve, its sites, how many communications, and the true basis: the distance after each."""
+
+
+def distances(
+    curve: Curve,
+    sources: dict[str, Source],
+    communications: int,
+    leading: Array,
+    *,
+    privacy: GaussianPrivacy | None = None,
+) -> list[float]:
+    """Return the distance after 0, 1, 2, ... communications: each round is asked with the estimate so far."""
+    solver = FedPower(
+        rounds=communications + 1, tol=0, local_steps=curve.local_steps, sync="decay" if curve.decay else None,
+        align="sign",
+    )  # fmt: skip
+    study = Study(
+        n_components=leading.shape[1], solver=solver, preparation=Preparation(center=False), cohort=curve.cohort,
+        privacy=privacy,
+    )  # fmt: skip
+    return watched(study, sources, leading)
+
+
+def watched(study: Study, sources: dict[str, Source], leading: Array) -> list[float]:
+    """Run a study; return the distance of the basis that each round is asked with."""
+    found: list[float] = []
+
+    def watch(record: RoundRecord, estimate: Array | None) -> None:
+        if estimate is not None:
+            found.append(projection_distance(estimate, leading))
+
+    run(study, sources, watchers=[watch])
+    return found
+
+
 def draw_figures(
-    folder: Path, scale: Scale, write: Callable[..., None], report: Callable[[str], None]
+    folder: Path,
+    scale: Scale,
+    write: Callable[..., None],
+    report: Callable[[str], None],
+    *,
+    titles: dict[int, str] = TITLES,
+    measure: Distances = distances,
+    x: str = "communications",
 ) -> dict[str, Any]:
-    """Write ``figure3.png`` to ``figure6.png``; return their curves as plain data."""
-    figures: dict[str, Any] = {str(n): {"title": title, "panels": []} for n, title in TITLES.items()}
+    """Write a picture for each of four titles, by default ``figure3.png`` to ``figure6.png``; return their curves.
+
+    Four other titles are of the same curves, in the same order, measured by another function.
+    """
+    figures: dict[str, Any] = {str(n): {"title": title, "panels": []} for n, title in titles.items()}
     for row, m in scale.panels:
         try:
             X = matrix(row)
@@ -79,53 +126,41 @@ def draw_figures(
             for figure in figures.values():
                 figure.setdefault("absent", {})[row.label] = str(why)
             continue
-        for number, panel in _panels(row, X, m, scale.communications, report):
+        kinds = dict(zip(titles, TITLES, strict=True))
+        for number, panel in _panels(row, X, m, scale.communications, kinds, measure, report):
             figures[str(number)]["panels"].append(panel)
     for name, figure in figures.items():
         if figure["panels"]:
             figure["file"] = f"figure{name}.png"
             write(
                 folder / figure["file"], figure["title"], figure["panels"],
-                x="communications", y="projection distance to the pooled $V_5$",
+                x=x, y="projection distance to the pooled $V_5$",
             )  # fmt: skip
     return figures
 
 
 def _panels(
-    row: Row, X: Array, m: int, communications: int, report: Callable[[str], None]
+    row: Row,
+    X: Array,
+    m: int,
+    communications: int,
+    kinds: dict[int, int],
+    measure: Distances,
+    report: Callable[[str], None],
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each figure's panel for one set; a run that two figures show is made once."""
     known: dict[tuple[Any, ...], list[float]] = {}
     sources: dict[int, dict[str, Source]] = {}
     leading = truth(X)
-    for number in TITLES:
+    for number, kind in kinds.items():
         curves = []
-        for curve in wanted(number, m):
+        for curve in wanted(kind, m):
             key = (curve.m, curve.local_steps, curve.decay and curve.local_steps > 1, curve.cohort)
             if key not in known:
                 if curve.m not in sources:
                     sources = {curve.m: deal(X, curve.m, seed=0)}
-                known[key] = _distances(curve, sources[curve.m], communications, leading)
+                known[key] = measure(curve, sources[curve.m], communications, leading)
             curves.append({"label": curve.label, "values": known[key], "colour": curve.colour, "dashed": curve.dashed})
         report(f"figure {number}, {row.label}")
-        sites = f"m = {m}" if number != 4 else f"n = {len(X)}"
+        sites = f"m = {m}" if kind != 4 else f"n = {len(X)}"
         yield number, {"set": row.label, "m": m, "title": f"{row.label} ({sites})", "curves": curves}
-
-
-def _distances(curve: Curve, sources: dict[str, Source], communications: int, leading: Array) -> list[float]:
-    """Return the distance after 0, 1, 2, ... communications: each round is asked with the estimate so far."""
-    found: list[float] = []
-
-    def watch(record: RoundRecord, estimate: Array | None) -> None:
-        if estimate is not None:
-            found.append(projection_distance(estimate, leading))
-
-    solver = FedPower(
-        rounds=communications + 1, tol=0, local_steps=curve.local_steps, sync="decay" if curve.decay else None,
-        align="sign",
-    )  # fmt: skip
-    study = Study(
-        n_components=leading.shape[1], solver=solver, preparation=Preparation(center=False), cohort=curve.cohort
-    )
-    run(study, sources, watchers=[watch])
-    return found

@@ -105,8 +105,8 @@ class SetUp:
     total: bool = True
     bounds: Callable[[int], RowBounds] = lambda width: RowBounds()
     """What sites clip raw rows to, for so many columns: their mean lies within."""
-    agree: Callable[[int, float, int], dict[str, Plain]] | None = None
-    """From the features, rows and sites, the terms that every site is told with the preparation."""
+    agree: Callable[[int, float, dict[str, int | None]], dict[str, Plain]] | None = None
+    """From the features, all rows and those of each site (None: its own), the terms that sites are told."""
 
     @property
     def private(self) -> bool:
@@ -189,8 +189,8 @@ def moments(site: Site, message: dict[str, Plain]) -> Reply:
     parts = {"weight": np.array(weight), "sums": sums, "present": present}
     if message["degree"]:
         parts["normal"] = normal  # of the rows over the roots of their degrees
-    if site.policy is not None:  # what no share of the budget was set aside for is not released
-        parts = {name: parts[name] for name in moments_sensitivity(message, _Nothing(), {"present": (width,)})}
+    asked = moments_sensitivity(message, _Nothing(), {"present": (width,)}) if site.policy is not None else parts
+    parts = {name: part for name, part in parts.items() if name in asked or not site.withholds(name)}
     return Reply(_as_dict(site.noised(**parts), parts))
 
 
@@ -202,7 +202,7 @@ def spread_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[in
 @site_step("data.spread", lost="restart", setup=True, sensitivity=spread_sensitivity)
 def spread(site: Site, message: dict[str, Plain]) -> Reply:
     """Sum the squares about the federated mean, column by column."""
-    bounds = row_bounds(site, message["features"], message)
+    bounds = row_bounds(site, message.get("features", site.source.shape[1]), message)
     if bounds is not None:
         bounds = replace(bounds, norm=bounds.raw_norm, site_total=None)
     with _at(site):
@@ -211,7 +211,7 @@ def spread(site: Site, message: dict[str, Plain]) -> Reply:
 
 def total_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
     """The trace of the Gram matrix."""
-    return {"total": neighbours.total(message["features"])} if message["total"] else {"total": 0.0}
+    return {"total": neighbours.total(message["features"]) if message["total"] else 0.0}
 
 
 @site_step("data.prepare", lost="restart", setup=True, sensitivity=total_sensitivity)
@@ -224,15 +224,15 @@ def prepare(site: Site, message: dict[str, Plain]) -> Reply:
                 f"the study says {message['features']} features, site {site.id!r} has {site.data.shape[1]}"
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            total = site.data.total() if message["total"] else 0.0
+            total = site.data.total() if message.get("total", True) else 0.0
     if not np.isfinite(total):
         raise DataError(f"site {site.id!r} has values so large that their squares overflow; rescale its columns")
     return Reply(site.noised(total=np.array(total)), state={"preparation": message})
 
 
-def row_bounds(site: Site, width: int, preparation: dict[str, Plain]) -> RowBounds | None:
+def row_bounds(site: Site, width: int, preparation: dict[str, Plain], *, install: bool = False) -> RowBounds | None:
     """Return what a site's policy clips rows to."""
-    return None if site.policy is None else site.policy.row_bounds(width, preparation)
+    return None if site.policy is None else site.policy.row_bounds(width, preparation, install=install)
 
 
 def install(site: Site, preparation: dict[str, Plain]) -> None:
@@ -280,7 +280,7 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
     if by_degree:
         agreed["degree"], agreed["scale"] = True, _unless_zero(np.sqrt(sums["sums"]))
     if private.agree is not None:
-        agreed["privacy"] = private.agree(width, weight, len(described))
+        agreed["privacy"] = private.agree(width, weight, {s: d["rows"] for s, d in described.items()})
     total = yield Round(prepare, agreed, Sum())
     return Facts(
         rows=rows,
@@ -312,7 +312,8 @@ def _mean(sums: dict[str, Any], weight: float, width: int, private: SetUp) -> Ar
 
 
 def _bounds(site: Site, preparation: dict[str, Plain]) -> RowBounds | None:
-    return None if site.policy is None else row_bounds(site, preparation["features"], preparation)
+    width = preparation.get("features", site.source.shape[1])
+    return row_bounds(site, width, preparation, install=True)
 
 
 class _Nothing:

@@ -25,6 +25,20 @@ _ONLY_PARTS = {
 """What a release of one part is called, where it is not a product."""
 
 
+def follow(solve: Solve[T], releases: Releases) -> Solve[T]:
+    """Note the study's bounds and terms as its rounds go by; above the recorder, as replayed rounds tell them too."""
+    outcome: Outcome | None = None
+    while True:
+        try:
+            question: Round = solve.send(outcome)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        _install(releases, question)
+        outcome = yield question
+        if question.step.name in PUBLIC:
+            releases.features = next(iter(outcome.value.values()))["features"]
+
+
 def account(solve: Solve[T], releases: Releases) -> Solve[T]:
     """Charge every release to the coordinator's ledger; noise the sums that it is trusted with."""
     outcome: Outcome | None = None
@@ -34,11 +48,10 @@ def account(solve: Solve[T], releases: Releases) -> Solve[T]:
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         _check_seen(releases, question)
-        _install(releases, question)
         outcome = yield question
         if question.step.name in PUBLIC:
-            _learn_sizes(releases, outcome.value)
-        elif isinstance(question.reduce, Gather):
+            continue
+        if isinstance(question.reduce, Gather):
             releases.charge(question, _gathered_shapes(question, outcome.value))
         else:
             outcome = outcome._replace(value=_summed(releases, question, outcome.value))
@@ -58,20 +71,12 @@ def _install(releases: Releases, question: Round) -> None:
     message = question.message
     if question.step.name == "data.moments":
         width = releases.features if message["columns"] is None else len(message["columns"])
-        releases.install(width, centred=False, scaled=False)
-    elif question.step.name in ("data.spread", "data.prepare"):
-        centred, scaled = message.get("mean") is not None, message.get("scale") is not None
-        releases.install(message["features"], centred=centred, scaled=scaled)
-    if question.step.name == "data.prepare":
-        releases.planned = message["privacy"]["releases"]
-
-
-def _learn_sizes(releases: Releases, described: dict[str, Any]) -> None:
-    """Note how many columns there are and, where they are public, the sites' sizes that published formulas use."""
-    releases.features = next(iter(described.values()))["features"]
-    if releases.published is not None:
-        rows = [said["rows"] for said in described.values()]
-        releases.published.sizes = () if None in rows else tuple(rows)
+        releases.set_bounds(width, {}, install=False)
+    elif question.step.name == "data.spread":
+        releases.set_bounds(message["features"], message, install=False)
+    elif question.step.name == "data.prepare":
+        releases.set_bounds(message["features"], message, install=True)
+        releases.accept(message["privacy"])
 
 
 def _gathered_shapes(question: Round, replies: dict[str, Plain]) -> dict[str, tuple[int, ...]]:

@@ -43,6 +43,9 @@ class Releases:
         self._ledger = ledger
         self.sites = (privacy.honest or sites) if privacy.trust == "distributed" else 1
         self.bounds: RowBounds | None = None
+        """What the prepared rows are clipped to: set when they are installed, and by nothing else."""
+        self.raw = RowBounds()
+        """What raw rows are clipped to in the set-up releases."""
         self.features = 1
         self.planned: int | None = None
         """How many releases the solver will make."""
@@ -61,15 +64,37 @@ class Releases:
         """The study's budget, mu^2."""
         return self.privacy.mu**2
 
-    def install(self, width: int, *, centred: bool, scaled: bool) -> RowBounds:
-        """Set the bounds that rows are clipped to from here on, and that sensitivities rest on."""
-        self.bounds = self.privacy.row_bounds(width, centred=centred, scaled=scaled)
-        return self.bounds
+    def set_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds:
+        """Return the bounds for rows of so many columns, and note them: for the prepared rows, or for raw sums only."""
+        centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
+        bounds = self.privacy.row_bounds(width, centred=centred, scaled=scaled)
+        if install:
+            self.bounds = bounds
+        else:
+            self.raw = bounds
+        return bounds
+
+    def accept(self, terms: Any) -> None:
+        """Take the study's terms: how many releases the solver will make and, for published formulas, public sizes.
+
+        Whatever they say, the ledger keeps the sum of all releases within the budget.
+        """
+        planned = terms.get("releases") if isinstance(terms, dict) else None
+        self.planned = None
+        if isinstance(planned, int) and not isinstance(planned, bool):
+            self.planned = max(planned, 1)
+        if self.published is not None and isinstance(terms, dict):
+            self.published.chosen = str(terms.get("formula"))
+            self.published.sizes = tuple(int(rows) for rows in terms.get("sizes", ()))
+            drawn = terms.get("drawn")
+            self.published.drawn = None if drawn is None else (int(drawn[0]), int(drawn[1]))
 
     @property
     def neighbours(self) -> Neighbours:
-        """The relation with its bound."""
-        return self.privacy.neighbours_of(RowBounds() if self.bounds is None else self.bounds)
+        """The relation with the bound that prepared rows are clipped to."""
+        if self.bounds is None:
+            raise PolicyError("this comes before the study's preparation, so no bound on rows holds yet")
+        return self.privacy.neighbours_of(self.bounds)
 
     def cost(self, question: Round, share: str) -> float:
         """Return what a release costs: its share of mu^2, or an equal part of what set-up left."""
@@ -117,7 +142,7 @@ class Releases:
         """Charge a release of these shapes, then return the noise of each part that has any."""
         sensitivities = self._sensitivities(question, shapes)
         groups: dict[str, list[str]] = {}
-        for name, sensitivity in sensitivities.items():
+        for name, sensitivity in sorted(sensitivities.items()):  # a wire may bring them in another order
             if sensitivity > 0:
                 groups.setdefault(SETUP.get((question.step.name, name), "solver"), []).append(name)
         scales: dict[str, tuple[Scale, Array | float]] = {}
@@ -153,7 +178,9 @@ class Releases:
             raise PolicyError(f"step {question.step.name} declares no sensitivity, so no noise can cover it")
         if self.published is not None and not question.step.setup:
             return dict.fromkeys(shapes, 1.0)  # the paper has its own; what it proves is said in the guarantee
-        declared = question.step.sensitivity(question.message, self.neighbours, shapes)
+        of_raw_rows = question.step.name in ("data.moments", "data.spread")
+        neighbours = self.privacy.neighbours_of(self.raw) if of_raw_rows else self.neighbours
+        declared = question.step.sensitivity(question.message, neighbours, shapes)
         undeclared = set(shapes) - set(declared)
         if undeclared:
             raise PolicyError(f"step {question.step.name} declares no sensitivity for {sorted(undeclared)}")
@@ -189,8 +216,7 @@ class SitePolicy:
                 f"solver that does: covariance, private-power, power, krylov, fedpower, mod-sulq"
             )
         terms = (question.message if question.step.name == "data.prepare" else site.state.get("preparation")) or {}
-        planned = terms.get("privacy", {}).get("releases")
-        self.releases.planned = None if planned is None else max(int(planned), 1)
+        self.releases.accept(terms.get("privacy"))
 
     def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
         """Return the parts as they may leave: noised and charged here, or as they are to a trusted coordinator."""
@@ -223,11 +249,9 @@ class SitePolicy:
         """The share of gaps stays here always, the number of rows unless it is public."""
         return figure != "rows" or not self.privacy.rows_known
 
-    def row_bounds(self, width: int, preparation: dict[str, Any]) -> RowBounds:
+    def row_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds | None:
         """Return what rows are clipped to under this preparation."""
-        return self.releases.install(
-            width, centred=preparation.get("mean") is not None, scaled=preparation.get("scale") is not None
-        )
+        return self.releases.set_bounds(width, preparation, install=install)
 
     def refusal(self, site: Site, question: Round, error: FedspanError) -> FedspanError:
         """Say outside what kind of thing went wrong; what it was is in this site's log."""

@@ -22,11 +22,6 @@ from fedspan.rounds import Round
 if TYPE_CHECKING:
     from fedspan.privacy.policy import Releases
 
-OWN = {
-    "gram.multiply": "ppm", "gram.multiply_counted": "ppm", "fedpower.local_steps": "fedpower",
-    "covariance.gram": "analyze-gauss", "mod_sulq.factor": "streaming-mod-sulq",
-}  # fmt: skip
-"""The formula of each step's own paper."""
 COVERS = {
     "ppm": ("gram.",), "hardt-price": ("gram.",), "fedpower": ("gram.", "fedpower."), "analyze-gauss": ("covariance.",),
     "mod-sulq": ("covariance.",), "streaming-mod-sulq": ("mod_sulq.",),
@@ -38,6 +33,8 @@ class PublishedNoise:
 
     def __init__(self, privacy: GaussianPrivacy) -> None:
         self._privacy = privacy
+        self.chosen = ""
+        """The formula that the study's solver goes with."""
         self.sizes: tuple[int, ...] = ()
         """Rows of each site, which FedPower and MOD-SuLQ take as public."""
         self.drawn: tuple[int, int] | None = None
@@ -45,10 +42,9 @@ class PublishedNoise:
 
     def formula(self, step: str) -> str:
         """Return the formula for a step's release; refuse one that is not of its kind."""
-        chosen = self._privacy.formula or OWN.get(step)
-        if chosen is None or not step.startswith(COVERS[chosen]):
-            raise PolicyError(f"the published formula {chosen!r} does not cover step {step}; take another solver")
-        return chosen
+        if not step.startswith(COVERS.get(self.chosen, "?")):
+            raise PolicyError(f"the published formula {self.chosen!r} does not cover step {step}; take another solver")
+        return self.chosen
 
     def scale(
         self, question: Round, releases: Releases, part: str, shape: tuple[int, ...], about: Array | None, rows: float
@@ -80,7 +76,7 @@ class PublishedNoise:
 
     def at_coordinator(self, question: Round, releases: Releases) -> float:
         """Return the deviation of the coordinator's own noise on a sum (FedPower, Alg. 2 line 7, Alg. 3 line 10)."""
-        if self._privacy.formula not in (None, "fedpower") or self.formula(question.step.name) != "fedpower":
+        if self.formula(question.step.name) != "fedpower":
             return 0.0
         z = _matrix(question.message)
         server = self._fedpower(self._budget(releases), releases.planned or 1)[1]

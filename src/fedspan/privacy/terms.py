@@ -18,6 +18,7 @@ from fedspan.linalg import orth
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
 from fedspan.solvers import NAMES, SOLVERS, Covariance, FedPower, ModSulq, Solver, make
 
+Agree = Callable[[int, float, dict[str, int | None]], dict[str, Plain]]
 COVARIANCE_FEATURES = 4096
 """Up to so many features the whole Gram matrix is a message (64 MB), and the best one to put noise on."""
 MOST_ROUNDS = 8
@@ -67,7 +68,7 @@ def _check_shares_of_noise(privacy: GaussianPrivacy, cohort: Cohort, sites: int)
         )
 
 
-def set_up_for(privacy: GaussianPrivacy, agree: Callable[[int, float, int], dict[str, Plain]]) -> SetUp:
+def set_up_for(privacy: GaussianPrivacy, agree: Agree) -> SetUp:
     """Return what a private study asks while it prepares the data."""
     return SetUp(
         count=not privacy.rows_known,
@@ -90,8 +91,8 @@ def private_solver(
     if getattr(chosen, "releases", None) is None:
         able = [name for name, kind in SOLVERS.items() if kind().releases is not None]
         raise ConfigurationError(
-            f"{NAMES.get(type(chosen), type(chosen).__name__)} declares no sensitivity, so no noise can cover what it releases; take one that "
-            f"does: {', '.join(able)}, or auto"
+            f"{NAMES.get(type(chosen), type(chosen).__name__)} declares no sensitivity, so no noise can cover what it "
+            f"releases; take one that does: {', '.join(able)}, or auto"
         )
     if isinstance(chosen, ModSulq) and privacy.trust != "local":
         raise ConfigurationError(
@@ -121,8 +122,8 @@ def _check_fedpower(solver: FedPower, privacy: GaussianPrivacy) -> None:
         raise ConfigurationError("FedPower's published noise takes the sites' sizes as public; set n_public = true")
 
 
-def check_published(privacy: GaussianPrivacy, solver: Solver) -> None:
-    """Refuse a paper's formula for another paper's solver."""
+def check_published(privacy: GaussianPrivacy, solver: Solver) -> str:
+    """Return the paper's formula for a solver; refuse one for another paper's solver."""
     fitting = {
         Covariance: ("analyze-gauss", "mod-sulq"),
         FedPower: ("fedpower",),
@@ -134,6 +135,11 @@ def check_published(privacy: GaussianPrivacy, solver: Solver) -> None:
         )
     if privacy.formula == "mod-sulq" and not privacy.n_public:
         raise ConfigurationError("MOD-SuLQ's noise takes the number of rows as public; set n_public = true")
+    if fitting == ("fedpower",) and privacy.trust != "local":
+        raise ConfigurationError(
+            "FedPower's published noise is added at the sites and again at the coordinator; set trust = 'local'"
+        )
+    return privacy.formula or fitting[0]
 
 
 def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: float, sites: int = 1) -> int:
@@ -144,7 +150,7 @@ def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: floa
     give. The noised number of rows is all that depends on data, and that was released.
 
     >>> power_rounds(GaussianPrivacy(1.0, 1e-6, row_norm=1.0), 100, 5, 5, 10_000)
-    4
+    5
     """
     width = min(d, 1024)
     values = 1.0 / np.arange(1, width + 1)
@@ -164,6 +170,19 @@ def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: floa
             top = np.linalg.svd(y, full_matrices=False)[0][:, :k]
             captured[rounds - 1] += float(np.sum(values[:, None] * top**2))
     return int(np.argmax(captured)) + 1
+
+
+def terms_of(solver: Solver, privacy: GaussianPrivacy, cohort: Cohort, rows: dict[str, int | None]) -> dict[str, Plain]:
+    """Return what every site is told: how often the solver asks and, for papers that need them, the public sizes."""
+    terms: dict[str, Plain] = {"releases": solver.releases}
+    if privacy.calibration == "published":
+        terms["formula"] = check_published(privacy, solver)
+    if privacy.calibration == "published" and privacy.n_public:
+        terms["sizes"] = [int(n or 0) for n in rows.values()]
+    if privacy.calibration == "published" and not cohort.is_full:
+        count = cohort.first or max(1, round(cohort.fraction * len(rows)))
+        terms["drawn"] = [count, 1 if cohort.sample == "by-size-with-replacement" else 2]
+    return terms
 
 
 def solver_noise(privacy: GaussianPrivacy, facts: Facts, solver: Solver, sites: int = 1) -> float:

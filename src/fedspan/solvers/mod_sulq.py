@@ -58,7 +58,7 @@ class ModSulq:
     oversampling: int = 10
     slice_width: int = 64
     merge: str = "tight"
-    partial = True
+    partial = False
     releases = 1
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class ModSulq:
     def solve(self, problem: Problem) -> Solve[Solution]:
         """Gather U S of each site, merge."""
         message = {"slice": self.slice_width, "rank": problem.start.shape[1]}
-        pairs: dict[str, Array] = yield Round(factor, message, Gather(), problem.cohort, estimate=problem.start)
+        pairs: dict[str, Array] = yield Round(factor, message, Gather(), estimate=problem.start)
         factors = []
         for pair in pairs.values():
             lengths = np.linalg.norm(pair, axis=0)  # U has orthonormal columns, so these are S

@@ -26,6 +26,7 @@ import numpy as np
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError
 from fedspan.privacy.transcript import Seen, Transcript
+from fedspan.solvers.covariance import from_triangle
 
 EXACT = 1e-9
 """A cross equation whose relative deviation is below this one holds to rounding."""
@@ -89,8 +90,10 @@ def read_setup(transcript: Transcript, site: str) -> Setup:
         facts["trace"] = float(total)
         if "data.moments" in told and facts.get("positive", True):
             moments = told["data.moments"][1]
-            facts |= {"mass": float(moments["weight"]), "sums": _prepared_sums(prepared, moments)}
-            if "data.spread" in told:
+            whole = {"weight", "sums", "present"} <= set(moments)  # a private study may not ask for all
+            if whole:
+                facts |= {"mass": float(moments["weight"]), "sums": _prepared_sums(prepared, moments)}
+            if whole and "data.spread" in told:
                 facts["diagonal"] = _diagonal(prepared, told["data.spread"], facts["mass"], moments)
     return Setup(**facts)
 
@@ -126,7 +129,7 @@ def count_features(transcript: Transcript) -> int:
     """Return d, as the first release that shows it does."""
     for seen in transcript.rounds:
         for reply in map(_bare, seen.replies.values()):
-            if seen.step == "data.moments":
+            if seen.step == "data.moments" and "sums" in reply:
                 return len(reply["sums"])
             if seen.step == "covariance.gram":
                 return int(np.sqrt(2 * len(reply)))
@@ -200,9 +203,7 @@ def _consensus(seen: Seen, reply: Plain, setup: Setup) -> list[Equation]:
 
 def _whole(seen: Seen, reply: Plain, setup: Setup) -> list[Equation]:
     d = setup.features
-    full = np.zeros((d, d))
-    full[np.triu_indices(d)] = reply
-    return [Equation(seen.round, "product", np.eye(d), full + np.triu(full, 1).T)]
+    return [Equation(seen.round, "product", np.eye(d), from_triangle(reply, d))]
 
 
 def _local_basis(seen: Seen, reply: Plain, setup: Setup) -> list[Equation]:
