@@ -66,7 +66,7 @@ class Setting:
         norm: Any = Bounds(-1.0, 1.0) if self.mechanism == "scale" else 2.0
         privacy = GaussianPrivacy(
             EPSILON, DELTA, row_norm=norm if of_rows else None, site_norm=2.0 if bounded else None,
-            neighbours=self.neighbours, n_public=self.neighbours == "row-replace", trust=self.trust,
+            neighbours=self.neighbours, n_public=self.neighbours in ("row-replace", "site"), trust=self.trust,
             arithmetic=self.arithmetic,
             **({"shares": SETUP_SHARES} if self.mechanism in ("mean, count, variance", "scale") else {}),
         )  # fmt: skip

@@ -98,9 +98,9 @@ def test_the_values_present_in_each_column_attain_their_bound(relation):
     assert near.present(9) == pytest.approx(np.linalg.norm(2 * np.ones(9)), rel=1e-9)  # all gaps against none
 
 
-def test_the_number_of_rows_changes_by_a_persons_rows_and_is_public_where_rows_are_replaced():
-    assert Neighbours("row", 1.0, rows_per_person=3).count() == 3.0
-    assert Neighbours("row-replace", 1.0, rows_per_person=3).count() == 0.0
+@pytest.mark.parametrize("relation", ["row", "row-replace"])
+def test_the_sum_of_weights_changes_by_a_persons_rows(relation):
+    assert Neighbours(relation, 1.0, rows_per_person=3).count() == 3.0
 
 
 # ---- rows: never exceeded --------------------------------------------------------------------------------------

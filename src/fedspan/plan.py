@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,8 @@ def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]
         chosen.append(resolve_private(study, privacy, d, k, stated, len(rows)))
         return terms_of(chosen[0], privacy, study.cohort, rows)
 
-    facts = yield from set_up(study.preparation, None if privacy is None else set_up_for(privacy, agree))
+    asked = None if privacy is None else replace(set_up_for(privacy, agree), tighten=partial(_may_tighten, privacy))
+    facts = yield from set_up(study.preparation, asked)
     check_rank(study.n_components, facts, private=privacy is not None)
     d = facts.features
     k = study.n_components if isinstance(study.n_components, int) else min(16, d, facts.n_rows)
@@ -130,6 +131,14 @@ def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]
     smaller = replace(facts, features=width, weight=float(facts.n_rows))
     yield from solve_rank(study, smaller, _whole_budget(solver), k, None)
     return facts, solver, k
+
+
+def _may_tighten(privacy: GaussianPrivacy, total: float, rows: float, preparation: dict[str, Any], sites: int) -> Any:
+    """Return the terms' own norm where a run may clip rows further: a plan counts that round too."""
+    if not privacy.adaptive_clip or privacy.calibration != "tight":
+        return None
+    centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
+    return privacy.row_bounds(preparation["features"], centred=centred, scaled=scaled).norm
 
 
 def _width(solver: Solver, k: int, d: int) -> int:

@@ -17,7 +17,8 @@ and on a deployed federation. Only step *names* and plain data (see `fedspan.enc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -202,7 +203,7 @@ class Policy(Protocol):
         """
         ...
 
-    def refusal(self, site: Site, question: Round, error: FedspanError) -> FedspanError:
+    def refusal(self, site: Site, question: Round, error: Exception) -> FedspanError:
         """Return what may be said outside of an error at this site: a code, no value."""
         ...
 
@@ -319,7 +320,8 @@ def answer(site: Site, question: Round) -> Reply:
             )
         state = question.terms or {}
         if site.reopen is not None:
-            site.reopen(site, state)
+            with _discreet(site, question):
+                site.reopen(site, state)
     site.state, site.round, site.asked, site._rng = state, question.number, question, None
     reply = _run(site, question)
     memory.commit(question, parent, reply, state if reply.state is None else {**state, **reply.state})
@@ -327,14 +329,23 @@ def answer(site: Site, question: Round) -> Reply:
 
 
 def _run(site: Site, question: Round) -> Reply:
-    """Run the step; under a policy only if it admits the question, and an error says outside no more than a code."""
+    """Run the step; under a policy only if it admits the question, and with nothing beside what it noised."""
     if site.policy is None:
         return question.step.run(site, question.message)
     site.policy.admit(site, question)
-    try:
+    with _discreet(site, question):
         reply = question.step.run(site, question.message)
-    except FedspanError as error:
-        raise site.policy.refusal(site, question, error) from error
     if reply.weight != 1.0:
         raise PolicyError(f"step {question.step.name} would send a weight, which no noise covers; ask for a sum")
     return reply
+
+
+@contextmanager
+def _discreet(site: Site, question: Round) -> Iterator[None]:
+    """Under a policy an error says outside no more than a code: its text may hold values."""
+    try:
+        yield
+    except Exception as error:
+        if site.policy is None:
+            raise
+        raise site.policy.refusal(site, question, error) from error

@@ -305,6 +305,11 @@ def solve_study(study: Study, progress: Progress | None = None) -> Solve[Solutio
 def _solve_privately(study: Study, privacy: GaussianPrivacy, progress: Progress) -> Solve[Solution]:
     """The same under privacy: one solve, its rounds agreed before; a rank that was not given is cut from its answer."""
     chosen: list[Solver] = []
+    if not isinstance(study.n_components, int) and privacy.shares["variance"] == 0:
+        raise ConfigurationError(
+            f"n_components = {study.n_components!r} is found from the total variance, whose share of the budget is 0; "
+            'give shares["variance"] some, or a number of components'
+        )
 
     def agree(d: int, total: float, rows: dict[str, int | None]) -> dict[str, Any]:
         k = study.n_components if isinstance(study.n_components, int) else min(16, d)
@@ -383,8 +388,10 @@ def under(terms: dict[str, Any], solve: Solve[Solution], progress: Progress | No
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         value = yield replace(question, terms=terms)
-        if progress is not None and isinstance(value, np.ndarray) and value.ndim == 2:
-            progress.last = value
+        if progress is not None:
+            product = value.get("product") if isinstance(value, dict) else value
+            if isinstance(product, np.ndarray) and product.ndim == 2:
+                progress.last = product
 
 
 def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> Solver:

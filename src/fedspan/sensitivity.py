@@ -106,9 +106,9 @@ class Neighbours:
         return (1.0 if self.relation == "row" else _REPLACE) * self.rows_per_person * radius**2
 
     def count(self) -> float:
-        """The number of rows (weights are at most 1): 1 for each row there or not; where rows are replaced, public."""
+        """The sum of the rows' weights, each at most 1: a row there or not changes it by 1, another weight by less."""
         self._of_rows("the number of rows")
-        return float(self.rows_per_person) if self.relation == "row" else 0.0
+        return float(self.rows_per_person)
 
     def present(self, d: int) -> float:
         """The number of values present in each column: a row changes each of the d by at most 1."""

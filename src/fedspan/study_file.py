@@ -43,7 +43,8 @@ RANGE = Kind("a number, or a list of one for each column", lambda v: NUMBER.fits
 PRIVACY = {
     "epsilon": NUMBER, "delta": NUMBER, "row_norm": BOUND, "site_norm": NUMBER, "entry_change": NUMBER,
     "rows_per_person": WHOLE, "n_public": FLAG, "neighbours": TEXT, "trust": TEXT, "calibration": TEXT, "shares": TABLE,
-    "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT, "testing_seed": WHOLE,
+    "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT, "adaptive_clip": FLAG,
+    "testing_seed": WHOLE,
 }  # fmt: skip
 TRIPLES = {"user": TEXT, "item": TEXT, "value": TEXT, "vocabulary": NAMES, "unknown": TEXT}
 EITHER = Kind("true, false or a table of options", lambda v: FLAG.fits(v) or TABLE.fits(v))
@@ -215,7 +216,7 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         preparation=_preparation(data, estimator),
         estimator=estimator,
         n_components=_rank(solve),
-        solver=_solver(solve),
+        solver=_solver(solve, private="privacy" in raw),
         cohort=_cohort(tables["participation"], sites),
         engine=engine,
         seed=seed,
@@ -300,8 +301,9 @@ def _rank(solve: Table) -> int | float | str:
     return wanted
 
 
-def _solver(solve: Table) -> str | Solver:
-    name: str = solve.get("solver", TEXT, "krylov")
+def _solver(solve: Table, *, private: bool) -> str | Solver:
+    """Return the solver with its settings; in a private study one without settings by its name: the plan sets them."""
+    name: str = solve.get("solver", TEXT, "auto" if private else "krylov")
     settings: dict[str, Any] = dict(solve.get("settings", TABLE, {}))
     if name == "auto":
         if settings:
@@ -309,6 +311,8 @@ def _solver(solve: Table) -> str | Solver:
         return name
     with _prefixed("[solve] "):
         make(name)
+    if private and not settings:
+        return name
     hints = get_type_hints(SOLVERS[name])
     for key in settings.keys() & hints.keys():
         settings[key] = as_hinted(f"[solve.settings] {key}", settings[key], hints[key])

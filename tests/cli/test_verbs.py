@@ -213,7 +213,18 @@ def test_reproduce_calls_the_papers_module(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_verb_has_help_and_json() -> None:
     verbs = [command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
-    assert verbs == ["demo", "fit", "plan", "compare", "transform", "export", "audit", "reproduce", "datasets"]
+    assert verbs == [
+        "demo",
+        "fit",
+        "plan",
+        "calibrate",
+        "compare",
+        "transform",
+        "export",
+        "audit",
+        "reproduce",
+        "datasets",
+    ]
     for verb in verbs:
         result = invoke(verb, "--help")
         assert result.exit_code == 0
@@ -232,7 +243,7 @@ def test_wrong_usage_is_code_2() -> None:
 
 
 def test_errors_are_one_line_and_with_json_an_object(tmp_path: Path) -> None:
-    for verb in ("fit", "plan", "compare"):
+    for verb in ("fit", "plan", "calibrate", "compare"):
         result = invoke(verb, tmp_path / "none.toml", "--json")
         assert result.exit_code == 3
         assert result.stderr.startswith("fedspan: there is no study file")

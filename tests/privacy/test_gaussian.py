@@ -35,7 +35,7 @@ def test_a_delta_outside_zero_to_one_is_refused(delta):
 
 @pytest.mark.parametrize("settings", [{}, {"neighbours": "row-replace"}, {"n_public": True}])
 def test_a_guarantee_for_rows_without_their_bound_is_refused(settings):
-    with pytest.raises(ConfigurationError, match="row_norm is missing.*never taken from the data"):
+    with pytest.raises(ConfigurationError, match=r"row_norm is missing.*never taken from the data"):
         private(row_norm=None, **settings)
 
 

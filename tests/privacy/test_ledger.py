@@ -501,7 +501,11 @@ class AgainstModel(RuleBasedStateMachine):
             )
 
         over = self.spent() + cost > self.budget or (limit is not None and self.spent(run) + cost > limit)
-        if (run, round, question) in self.model:
+        known = self.model.get((run, round, question))
+        if known is not None and cost > known:
+            with pytest.raises(ConfigurationError, match="now costs"):
+                act()
+        elif known is not None:
             assert act() is False
         elif over:
             with pytest.raises(BudgetExhausted):

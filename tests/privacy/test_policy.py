@@ -1,4 +1,4 @@
-"""A site's policy and the coordinator's accounting: what leaves is charged first, noised enough, and nothing else leaves.
+"""A site's policy and the coordinator's accounting: what leaves is charged first and noised enough; no more leaves.
 
 Sites are asked here as a coordinator would ask them, an honest one and a hostile one.
 """
@@ -171,10 +171,9 @@ def test_sums_and_values_present_share_what_is_set_aside_for_the_mean():
 
 def test_the_total_variance_has_the_noise_of_its_share():
     privacy = private(row_norm=2.0)
-    got = [
-        ask(opened(np.zeros((3, 2)), private(row_norm=2.0, testing_seed=s)), 0, "data.prepare", preparation(2, total=True))
-        for s in range(150)
-    ]  # fmt: skip
+    message = preparation(2, total=True)
+    sites = (opened(np.zeros((3, 2)), private(row_norm=2.0, testing_seed=s)) for s in range(150))
+    got = [ask(site, 0, "data.prepare", message) for site in sites]
     assert variance_agrees(got, 4 / (privacy.mu * math.sqrt(0.02)), room=1 + 2 * FLOAT_SLACK)
 
 
@@ -192,6 +191,21 @@ def test_a_distributed_site_adds_its_share_of_the_honest_ones():
     site = opened(np.zeros((3, 50)), private(trust="distributed", honest=4), sites=25)
     noise = ask_prepared(site, multiply, rows(50, 40, seed=3))
     assert variance_agrees(noise, sigma(site) / 2)
+
+
+@pytest.mark.parametrize("trust", ["local", "distributed", "central"])
+def test_only_a_testing_seed_lets_anyone_draw_the_same_noise_again(trust):
+    """Noise from any fixed seed protects nothing, and every report of a run without one would be untrue."""
+
+    def twice(seed):
+        privacy = private(trust=trust, testing_seed=seed)
+        return [released(privacy, np.eye(D), multiply, sites=2, d=D, seed=seed).tobytes() for _ in range(2)]
+
+    assert len(set(twice(1))) == 1
+    assert len(set(twice(None))) == 2
+    for who in ("a", ""):
+        releases = Releases(private(trust=trust, testing_seed=None), run="run", who=who, sites=1)
+        assert not releases.stream(Round(multiply, number=1), "product").testing
 
 
 # ---- charging --------------------------------------------------------------------------------------------------
@@ -378,7 +392,7 @@ def test_a_step_without_a_bound_is_refused_before_it_touches_a_row(name):
         pytest.skip("has a bound")
     ran = []
     watched = Step(name, lambda site, message: ran.append(1) or Reply(0.0), step.lost, step.setup)
-    with pytest.raises(PolicyError, match="declares no sensitivity.*covariance, private-power, power"):
+    with pytest.raises(PolicyError, match=r"declares no sensitivity.*covariance, private-power, power"):
         ask(opened(), 0, watched, None)
     assert not ran
 
@@ -477,7 +491,7 @@ def test_any_other_error_says_no_more_than_a_code_either():
 
     source = Failing(rows())
     source.pass_cost = 2.0
-    with pytest.raises(Exception) as error:  # noqa: B017, PT011
+    with pytest.raises(Exception) as error:  # noqa: PT011
         InProcess([opened(source)])(Round(moments, MOMENTS, number=0))
     assert "Alice" not in str(error.value)
 
@@ -499,9 +513,14 @@ def test_a_trusted_coordinator_gets_plain_sums_of_clipped_rows():
     assert not charges(site)
 
 
+def test_degrees_are_not_asked_of_a_site_with_a_policy():
+    with pytest.raises(PolicyError, match="degrees are released as they are"):
+        ask(opened(abs(rows())), 0, "data.moments", {**MOMENTS, "degree": True})
+
+
 def test_only_what_was_asked_for_leaves_with_the_moments():
     for message, names in [
-        ({"count": False}, {"sums"}), ({"sums": False}, {"weight"}), ({"degree": True}, {"weight", "sums"}),
+        ({"count": False}, {"sums"}), ({"sums": False}, {"weight"}),
         ({"missing": "mean"}, {"weight", "sums", "present"}),
     ]:  # fmt: skip
         assert set(ask(opened(abs(rows())), 0, "data.moments", {**MOMENTS, **message})) == names
@@ -600,29 +619,26 @@ def test_planned_releases_that_are_no_number_get_no_answer(planned):
     assert not charges(site)
 
 
+def asked_until_refused(site, questions):
+    """Ask one question after another; return how many were answered before the budget ran out."""
+    for number, (step, message) in enumerate(questions):
+        try:
+            ask(site, number, step, message, parent=number - 1 if number else None)
+        except BudgetExhausted:
+            return number
+    raise AssertionError("the budget never ran out")
+
+
 def test_changing_the_plan_in_the_middle_never_spends_more_than_the_budget():
-    site, number = opened(), 0
-    with pytest.raises(BudgetExhausted):
-        for planned in (1000, 10, 3, 1, 1, 1):
-            ask(
-                site,
-                number,
-                "data.prepare",
-                preparation(privacy={"releases": planned}),
-                parent=number - 1 if number else None,
-            )
-            ask(site, number + 1, multiply, np.eye(D), parent=number)
-            number += 2
-    assert number > 2
+    site, plans = opened(), (1000, 10, 3, 1, 1, 1)
+    pairs = [[(prepare, preparation(privacy={"releases": p})), (multiply, np.eye(D))] for p in plans]
+    assert asked_until_refused(site, [question for pair in pairs for question in pair]) > 2
     assert site.policy.releases.ledger.spent() <= site.policy.privacy.mu**2 * (1 + 1e-9)
 
 
 def test_asking_for_the_total_again_and_again_is_charged_each_time_until_nothing_is_left():
     site = opened()
-    with pytest.raises(BudgetExhausted):
-        for number in range(100):
-            ask(site, number, "data.prepare", preparation(total=True), parent=number - 1 if number else None)
-    assert number == 50  # at a share of 0.02
+    assert asked_until_refused(site, [(prepare, preparation(total=True))] * 100) == 50  # at a share of 0.02
     assert site.policy.releases.ledger.spent() <= site.policy.privacy.mu**2 * (1 + 1e-9)
 
 
@@ -758,6 +774,46 @@ def test_a_share_of_a_symmetric_matrix_is_released_with_the_noise_of_an_entry(re
     assert charges(site)[-1].detail["gram"]["sensitivity"] == pytest.approx(
         0.01 * (math.sqrt(2) if relation == "entry" else 1)
     )
+
+
+# BUG (left failing): a gap is a value that no noise covers. A release of sensitivity 0 leaves as it is (a question of
+# zeros; the squares for "features" = 0, whose bound is 0), and in floats NaN plus noise is NaN: which columns have gaps
+# is then read off, in the first two cases uncharged.
+@pytest.mark.parametrize(
+    ("arithmetic", "step", "message"),
+    [
+        ("grid", "data.spread", preparation(features=0, mean=np.zeros(D))),
+        ("grid", "gram.multiply", np.zeros((D, 2))),
+        ("float", "covariance.gram", None),
+        ("float", "data.spread", preparation(mean=np.zeros(D))),
+    ],
+)
+def test_gaps_are_not_read_off_a_release(arithmetic, step, message):
+    data = np.random.default_rng(0).random((60, D))
+    data[5, 1] = np.nan
+    site = opened(data, private(row_norm=Bounds(0, 1), arithmetic=arithmetic))
+    with np.errstate(all="ignore"):
+        try:
+            got = ask_prepared(site, step, message)
+        except FedspanError:
+            return  # refused: fine
+    assert np.all(np.isfinite(got))
+
+
+# BUG (left failing): a site that lost its state sees its data again before `_run` guards what errors say
+def test_an_error_on_restarting_from_the_terms_says_no_more_than_a_code_either():
+    class Failing(ArraySource):
+        def blocks(self):
+            raise DataError("row 17, column 'income': 'Alice' is no number")
+            yield
+
+    source = Failing(rows())
+    source.pass_cost = 2.0
+    question = Round(moments, MOMENTS, number=3, parents={"a": 2}, terms={"preparation": preparation()})
+    with pytest.raises(FedspanError) as error:
+        answer(opened(source), question)
+    assert "Alice" not in str(error.value)
+    assert "income" not in str(error.value)
 
 
 def test_settings_of_solvers_say_how_often_they_release():

@@ -44,8 +44,13 @@ def test_normalising_by_degree_is_refused():
 @pytest.mark.parametrize("wish", [{"center": True}, {"scale": True}, {"missing": "mean"}])
 def test_a_mean_is_refused_where_neighbours_are_not_about_rows(relation, wish):
     with pytest.raises(ConfigurationError, match="bounds no mean"):
-        check(private(neighbours=relation, site_norm=1.0), Preparation(**{"center": False, **wish}))
-    check(private(neighbours=relation, site_norm=1.0))
+        check(private(neighbours=relation, site_norm=1.0, n_public=True), Preparation(**{"center": False, **wish}))
+    check(private(neighbours=relation, site_norm=1.0, n_public=True))
+
+
+def test_hidden_sites_need_their_numbers_of_rows_to_be_public():
+    with pytest.raises(ConfigurationError, match="state n_public = true"):
+        check(private(neighbours="site", site_norm=1.0))
 
 
 def test_scaling_without_the_columns_ranges_is_refused():
@@ -217,7 +222,7 @@ def test_more_noise_means_no_more_rounds():
 
 @pytest.mark.parametrize("name", ["private-power", "power", "fedpower"])
 def test_other_data_of_the_same_size_changes_no_round(name):
-    privacy = private(n_public=True, testing_seed=1)
+    privacy = private(n_public=True, testing_seed=1, adaptive_clip=False)
     chosen = []
     for seed, size in [(0, 1.0), (1, 1e-3), (2, 1e3)]:
         rng = np.random.default_rng(seed)

@@ -86,7 +86,7 @@ def compare(
 def try_solvers(
     study: Study,
     sources: Mapping[str, Source],
-    candidates: Mapping[str, Solver],
+    candidates: Mapping[str, str | Solver],
     exact: Array,
     execute: Callable[[str, Study], Result],
     *,
@@ -152,16 +152,19 @@ def _exactly(described: StudyFile, sources: Mapping[str, Source]) -> Study:
     return replace(described.study(), solver=solver, cohort=type(described.cohort)(), privacy=None)
 
 
-def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, Solver]:
+def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, str | Solver]:
     full = described.cohort.is_full
     if asked is None:
         wide = () if d <= WIDE else ("covariance", "dr-svd")
-        chosen = {name: make(name) for name in SOLVERS if name not in wide and _fits(name, described.privacy)}
-        chosen = {name: solver for name, solver in chosen.items() if full or solver.partial}
+        named = {name: make(name) for name in SOLVERS if name not in wide and _fits(name, described.privacy)}
+        named = {name: solver for name, solver in named.items() if full or solver.partial}
     else:
-        chosen = {name: _named(name) for name in map(str.strip, asked.split(",")) if name}
-        if not chosen:
-            raise ConfigurationError(f"--solvers names none; known: {', '.join(SOLVERS)}")
+        named = {name: _named(name) for name in map(str.strip, asked.split(",")) if name}
+    chosen: dict[str, str | Solver] = dict(named)
+    if described.privacy is not None:  # by name: the plan chooses their rounds
+        chosen = {name: name for name in named}
+    if asked is not None and not chosen:
+        raise ConfigurationError(f"--solvers names none; known: {', '.join(SOLVERS)}")
     given = described.solver
     if not isinstance(given, str) and NAMES[type(given)] in chosen:
         chosen[NAMES[type(given)]] = given  # with the study's own settings

@@ -86,7 +86,8 @@ def row_squares(block: Block, mean: Array | None, scale: Array | None) -> Array:
 def clip_factors(squares: Array, weights: Array | None, norm: float) -> Array:
     """Return each row's factor min(1, C / ||sqrt(w) row||), squared: the weight that clips it."""
     entering = squares if weights is None else squares * weights
-    return np.minimum(1.0, norm**2 / np.maximum(entering, 1e-300))
+    longer = entering > norm**2
+    return np.divide(norm**2, entering, out=np.ones(len(entering)), where=longer)
 
 
 def bounded_sums(block: Any, weights: Array | None, with_gaps: bool, bounds: RowBounds) -> Array:

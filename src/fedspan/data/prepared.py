@@ -19,7 +19,7 @@ from fedspan.data.aligned import Aligned, chooser_matrix
 from fedspan.data.clip import RowBounds, clamp, clip_factors, row_squares
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
-from fedspan.errors import DataError
+from fedspan.errors import DataError, PolicyError
 
 _READ = 8.0  # reading an entry of an array costs about as much as eight multiplications
 _GRAM_BYTES = 256 << 20
@@ -39,7 +39,7 @@ class Prepared(Source):
     ) -> None:
         names = preparation.get("columns")
         if source.symmetric:
-            source = _symmetric_part(source, names)
+            source = _symmetric_part(source, names, exact=bounds is not None)
         self._source = source
         self._aligned = Aligned(source, names, preparation.get("fill"), preparation.get("weight_column"))
         self._mean = _or_none(preparation.get("mean"))
@@ -49,7 +49,7 @@ class Prepared(Source):
         self.shape = (source.shape[0], self._aligned.width)
         self.dtype, self.pass_cost, self.symmetric = source.dtype, source.pass_cost, source.symmetric
         self._gram: Array | None = None
-        self._bounds = bounds
+        self.bounds = bounds
         self._clips = self._clip_rows()
         self._small = self._prepared_if_small()
         self._rounds = rounds
@@ -65,7 +65,7 @@ class Prepared(Source):
 
     def _unclipped(self) -> Iterator[tuple[Block, Array | None]]:
         for block, weights in self._aligned.rows():
-            block, weights = clamp(block, self._bounds), self._bounded(weights)
+            block, weights = clamp(block, self.bounds), self._bounded(weights)
             if self._by_degree:
                 degree = inverse_degrees(block)
                 weights = degree if weights is None else weights * degree
@@ -73,13 +73,15 @@ class Prepared(Source):
 
     def _bounded(self, weights: Array | None) -> Array | None:
         """Under a policy a row counts for one at most: the number of rows is bounded too."""
-        return weights if weights is None or self._bounds is None else np.minimum(weights, 1.0)
+        return weights if weights is None or self.bounds is None else np.minimum(weights, 1.0)
 
     def _clip_rows(self) -> list[Array] | None:
         """Return each row's clip, squared, block by block: of the row as it enters the Gram matrix."""
-        bounds = self._bounds
-        if bounds is None or self.symmetric or (bounds.norm is None and bounds.site_total is None):
+        bounds = self.bounds
+        if bounds is None or (bounds.norm is None and bounds.site_total is None):
             return None
+        if self.symmetric:
+            raise PolicyError("shares of a symmetric matrix have no rows to clip; take neighbours 'entry' or 'ppm-12'")
         clips, total = [], 0.0
         for block, weights in self._unclipped():
             squares = row_squares(block, self._mean, self._scale)
@@ -141,14 +143,14 @@ class Prepared(Source):
     def _scores(self, block: Block, z: Array, shift: Array | None) -> tuple[Block, Any, Array | None]:
         """Return B z - shift, with the block and shift it was made of.
 
-        In float32 a mean far larger than the deviations (1000 times, say) would cancel to four digits; there the
-        block is centred first, and no shift is left.
+        In float32 a mean far larger than the deviations (1000 times, say) would cancel to four digits; there, and
+        under a policy, whose bounds are to hold to the last digits, the block is centred first and no shift is left.
         """
         inner = block @ like(block, z)
         if shift is None or self._mean is None:
             return block, inner, None
         inner -= like(block, shift)
-        if self.dtype.itemsize == 8 or scipy.sparse.issparse(block):
+        if scipy.sparse.issparse(block) or (self.dtype.itemsize == 8 and self.bounds is None):
             return block, inner, shift
         if isinstance(inner, np.ndarray) and np.abs(shift).max() <= 16 * np.sqrt(np.mean(inner * inner)):
             return block, inner, shift
@@ -277,15 +279,23 @@ def inverse_degrees(block: Block) -> Array:
     return inverse
 
 
-def _symmetric_part(source: Source, names: list[str] | None) -> Source:
-    """Return a share of a symmetric matrix with the study's rows and columns, times the site's weight."""
+def _symmetric_part(source: Source, names: list[str] | None, *, exact: bool) -> Source:
+    """Return a share of a symmetric matrix with the study's rows and columns, times the site's weight.
+
+    ``exact``: in float64, so that rounding is far below what a policy hides. A column named twice would show a change
+    of an entry twice.
+    """
     share = next(source.blocks())
+    if names is not None and len(set(names)) < len(names):
+        raise DataError("a study names each column of a symmetric matrix once")
+    if exact:
+        share = share.astype(np.float64)
     if names is not None and source.columns is not None and tuple(names) != source.columns:
         where = {name: i for i, name in enumerate(source.columns)}
         take = np.array([where.get(name, -1) for name in names])
         chooser = chooser_matrix(take, share.shape[0], share.dtype)
         share = chooser.T @ share @ chooser
-    elif source.site_weight == 1:
+    elif source.site_weight == 1 and not exact:
         return source
     return SymmetricSource(source.site_weight * share, None if names is None else tuple(names))
 

@@ -108,6 +108,9 @@ class SetUp:
     agree: Callable[[int, float, dict[str, int | None]], dict[str, Plain]] | None = None
     """From the features, all rows and those of each site (None: its own), the terms that sites are told."""
 
+    tighten: Callable[[float, float, dict[str, Plain], int], float | None] = lambda *figures: None
+    """From the noised total, the rows, the preparation and the sites, a norm to clip rows to from here on."""
+
     @property
     def private(self) -> bool:
         """Whether sites have a policy."""
@@ -160,6 +163,8 @@ def moments_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[i
 @site_step("data.moments", lost="restart", setup=True, sensitivity=moments_sensitivity)
 def moments(site: Site, message: dict[str, Plain]) -> Reply:
     """Sum weights and columns over present entries; missing or infinite ones are refused unless filled."""
+    if message["degree"] and site.policy is not None:
+        raise PolicyError("degrees are released as they are, which a privacy policy does not allow")
     with_gaps = message["missing"] == "mean"
     weight, lowest = 0.0, 0.0
     with _at(site), np.errstate(invalid="ignore", over="ignore"):  # reported below, with the column's name
@@ -205,8 +210,9 @@ def spread(site: Site, message: dict[str, Plain]) -> Reply:
     bounds = row_bounds(site, message.get("features", site.source.shape[1]), message)
     if bounds is not None:
         bounds = replace(bounds, norm=bounds.raw_norm, site_total=None)
+    unscaled = {key: value for key, value in message.items() if key != "scale"}  # rows are clipped as they are summed
     with _at(site):
-        return Reply(site.noised(squares=Prepared(site.source, message, bounds=bounds).column_squares()))
+        return Reply(site.noised(squares=Prepared(site.source, unscaled, bounds=bounds).column_squares()))
 
 
 def total_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
@@ -236,8 +242,11 @@ def row_bounds(site: Site, width: int, preparation: dict[str, Plain], *, install
 
 
 def install(site: Site, preparation: dict[str, Plain]) -> None:
-    """See the site's data through a preparation from now on."""
-    site.data = Prepared(site.source, preparation, rounds=lambda: site.round, bounds=_bounds(site, preparation))
+    """See the site's data through a preparation from now on; under a policy clipped, and bounded by that clip only."""
+    width = preparation.get("features", site.source.shape[1])
+    bounds = row_bounds(site, width, preparation)
+    site.data = Prepared(site.source, preparation, rounds=lambda: site.round, bounds=bounds)
+    row_bounds(site, width, preparation, install=True)  # now that it is so
 
 
 def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Facts]:
@@ -282,6 +291,10 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
     if private.agree is not None:
         agreed["privacy"] = private.agree(width, weight, {s: d["rows"] for s, d in described.items()})
     total = yield Round(prepare, agreed, Sum())
+    norm = private.tighten(float(total), weight, agreed, len(described)) if private.total else None
+    if norm is not None:  # no figure is asked for: only the clip changes
+        agreed = {**agreed, "norm": norm, "total": False}
+        yield Round(prepare, agreed, Sum())
     return Facts(
         rows=rows,
         features=width,
@@ -309,11 +322,6 @@ def _mean(sums: dict[str, Any], weight: float, width: int, private: SetUp) -> Ar
     radius, length = bounds.raw_norm or np.inf, float(np.linalg.norm(offset))
     mean: Array = bounds.middle(width) + offset * min(1.0, radius / max(length, 1e-300))
     return mean if bounds.low is None else np.clip(mean, bounds.low, bounds.high)
-
-
-def _bounds(site: Site, preparation: dict[str, Plain]) -> RowBounds | None:
-    width = preparation.get("features", site.source.shape[1])
-    return row_bounds(site, width, preparation, install=True)
 
 
 class _Nothing:

@@ -91,9 +91,16 @@ def _summed(releases: Releases, question: Round, value: Plain) -> Plain:
     if releases.privacy.trust == "central":
         parts = releases.release(question, parts)
     else:
-        releases.charge(question, {name: np.shape(part) for name, part in parts.items()})
+        shapes = {name: np.shape(part) for name, part in parts.items()}
+        releases.charge(question, shapes, rows=_typical_rows(releases))
         parts = _second_noise(releases, question, parts)
     return parts if isinstance(value, dict) else next(iter(parts.values()))
+
+
+def _typical_rows(releases: Releases) -> float:
+    """Return the sites' root mean square size, by which FedPower's noise as published grows; 1 where not known."""
+    sizes = releases.published.sizes if releases.published is not None else ()
+    return float(np.sqrt(np.mean(np.square(sizes)))) if sizes else 1.0
 
 
 def _second_noise(releases: Releases, question: Round, parts: dict[str, Any]) -> dict[str, Any]:

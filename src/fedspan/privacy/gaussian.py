@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from fedspan.data.clip import RowBounds
 from fedspan.encoding import Array
-from fedspan.errors import ConfigurationError, nearest
+from fedspan.errors import ConfigurationError, PolicyError, nearest
 from fedspan.privacy.accountant import check_epsilon_delta, mu_of
 from fedspan.sensitivity import RELATIONS, Neighbours
 
@@ -42,6 +42,12 @@ class Bounds:
             object.__setattr__(self, name, side)
         if np.any(self.low >= self.high):
             raise ConfigurationError(f"Bounds need low < high in every column, got {self.low} and {self.high}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bounds) and hash(self) == hash(other)
+
+    def __hash__(self) -> int:
+        return hash((self.low.tobytes(), self.high.tobytes()))
 
     def half_width(self, d: int) -> float:
         """The norm of half the box's diagonal: no row in it is farther from its middle."""
@@ -95,6 +101,9 @@ class GaussianPrivacy:
         With ``trust="distributed"``: how many sites' noise is counted on (default: all).
     arithmetic
         ``"grid"`` (fixed point, exact discrete noise) or ``"float"``.
+    adaptive_clip
+        Clip rows further than ``row_norm``, to their root mean square norm as the noised total variance tells it, where
+        the noise that this saves outweighs what it cuts (`fedspan.privacy.terms.tighter_norm`).
     testing_seed
         Draws the noise from a seed. It then protects nothing, and every report says so.
 
@@ -118,6 +127,7 @@ class GaussianPrivacy:
     split: tuple[float, float] | None = None
     honest: int | None = None
     arithmetic: str = "grid"
+    adaptive_clip: bool = True
     testing_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -182,24 +192,30 @@ class GaussianPrivacy:
     @property
     def rows_known(self) -> bool:
         """Whether a site may say how many rows it has."""
-        return self.n_public or self.relation not in ("row",)
+        return self.n_public or self.relation in ("row-replace", "entry", "ppm-12")
 
     @cached_property
     def mu(self) -> float:
         """The budget in Gaussian differential privacy."""
         return mu_of(self.epsilon, self.delta)
 
-    def row_bounds(self, width: int, *, centred: bool, scaled: bool) -> RowBounds:
-        """Return what sites clip to, for rows of this many columns."""
+    def row_bounds(self, width: int, *, centred: bool, scaled: bool, tighter: float | None = None) -> RowBounds:
+        """Return what sites clip to, for rows of this many columns; ``tighter`` than the terms if so agreed."""
         if self.relation not in ("row", "row-replace"):
             return RowBounds(site_total=self.site_norm if self.relation == "site" else None)
         if isinstance(self.row_norm, Bounds):
             box = self.row_norm
             around = box.half_width(width)
             norm = math.sqrt(width) if scaled else around if centred else box.reach(width)
-            return RowBounds(norm=norm, raw_norm=around, low=box.low, high=box.high)
-        norm = 1.0 if self.row_norm == "unit" else float(self.row_norm)  # type: ignore[arg-type]
-        return RowBounds(norm=norm, raw_norm=None if scaled else norm)
+            bounds = RowBounds(norm=norm, raw_norm=around, low=box.low, high=box.high)
+        else:
+            norm = 1.0 if self.row_norm == "unit" else float(self.row_norm)  # type: ignore[arg-type]
+            bounds = RowBounds(norm=norm, raw_norm=None if scaled else norm)
+        if tighter is None:
+            return bounds
+        if not _is_number(tighter) or not 0 < tighter < math.inf:
+            raise PolicyError(f"rows are clipped to a positive norm, got {tighter!r}")
+        return replace(bounds, norm=min(norm, float(tighter)))
 
     def neighbours_of(self, bounds: RowBounds) -> Neighbours:
         """Return the neighbour relation with the bound that sites clip to."""

@@ -16,9 +16,12 @@ TESTING = "not private: noise from a testing seed"
 _NEIGHBOURS = {
     "row": "data sets of which one has {people} more",
     "row-replace": "data sets that differ in {people}; the number of rows is public",
-    "entry": "Gram matrices that differ by at most {bound:g} in one entry and its mirror",
-    "ppm-12": "Gram matrices whose difference E has sqrt(sum_i ||E_i||_1^2) <= {bound:g} (PPM, (12))",
-    "site": "data sets that differ in all rows of one site",
+    "entry": "Gram matrices that differ by at most {bound:g} in one entry and its mirror; numbers of rows are public",
+    "ppm-12": (
+        "Gram matrices whose difference E has sqrt(sum_i ||E_i||_1^2) <= {bound:g} (PPM, (12)); numbers of rows are "
+        "public"
+    ),
+    "site": "data sets that differ in all rows of one site; each site's number of rows is public",
 }
 _TRUSTS = {
     "local": "nobody is trusted: each site adds the whole noise before anything leaves it",
@@ -82,12 +85,13 @@ def guarantee(releases: Releases, features: int) -> Guarantee:
     charges = releases.ledger.charges(releases.run)
     spent = math.fsum(c.cost for c in charges)
     kinds: dict[tuple[str, str], list[Any]] = {}
+    heard = math.sqrt(releases.heard)
     for charge in charges:
         kinds.setdefault((charge.step, charge.release), []).append(charge)
     table = tuple(
         Release(
             step, name, len(made), math.fsum(c.cost for c in made) / releases.limit,
-            max((v["sigma"] for v in made[-1].detail.values() if isinstance(v, dict)), default=0.0),
+            heard * max((v["sigma"] for v in made[-1].detail.values() if isinstance(v, dict)), default=0.0),
         )
         for (step, name), made in kinds.items()
     )  # fmt: skip
@@ -128,4 +132,6 @@ def bound_words(privacy: GaussianPrivacy, releases: Releases, features: int) -> 
         return f"the squares of a site's rows summing to at most {privacy.site_norm:g}, which sites scale down to"
     norm = releases.neighbours.bound
     box = ", columns clamped to public ranges" if isinstance(privacy.row_norm, Bounds) else ""
-    return f"rows of norm at most {norm:g} as they enter the Gram matrix, clipped at the site{box}"
+    given = releases.privacy.row_bounds(features, centred=True, scaled=False).norm or norm
+    tighter = f" (tighter than the {given:g} of the terms, as the noised total said)" if norm < 0.999 * given else ""
+    return f"rows of norm at most {norm:.4g} as they enter the Gram matrix, clipped at the site{box}{tighter}"

@@ -48,6 +48,9 @@ CREATE TABLE charges (
     cost REAL NOT NULL CHECK (cost > 0 AND cost < 9e999), detail TEXT NOT NULL, at TEXT NOT NULL, UNIQUE ({_KEY})
 );
 CREATE TABLE budgets (seq INTEGER PRIMARY KEY, budget REAL NOT NULL, reason TEXT NOT NULL, at TEXT NOT NULL);
+CREATE TABLE secrets (secret BLOB NOT NULL);
+CREATE TRIGGER secrets_update BEFORE UPDATE ON secrets {_ONLY_ADDED};
+CREATE TRIGGER secrets_delete BEFORE DELETE ON secrets {_ONLY_ADDED};
 CREATE TRIGGER charges_update BEFORE UPDATE ON charges {_ONLY_ADDED};
 CREATE TRIGGER charges_delete BEFORE DELETE ON charges {_ONLY_ADDED};
 CREATE TRIGGER charges_replace BEFORE INSERT ON charges WHEN EXISTS (
@@ -171,6 +174,12 @@ class Ledger:
         with self._transaction("DEFERRED") as connection:
             return _budget(connection)
 
+    @property
+    def secret(self) -> bytes:
+        """32 random bytes that live as long as the charges: the noise of each release is keyed by them."""
+        with self._transaction("DEFERRED") as connection:
+            return bytes(connection.execute("SELECT secret FROM secrets").fetchone()[0])
+
     def charges(self, run: str | None = None) -> list[Charge]:
         """Return the charges in order, of one run or of all."""
         with self._transaction("DEFERRED") as connection:
@@ -245,7 +254,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
     """Open a ledger's file, made if there is none; refuse any other file without changing it."""
     if path is None:
         connection = _connect(":memory:")
-        connection.executescript(_SCHEMA)
+        _make(connection)
         return connection
     target = path.resolve()
     with _file_errors(f"ledger {path}"):
@@ -264,6 +273,12 @@ def _open(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
+def _make(connection: sqlite3.Connection) -> None:
+    connection.executescript(_SCHEMA)
+    connection.execute("INSERT INTO secrets VALUES (?)", (os.urandom(32),))
+    connection.commit()
+
+
 def _create(target: Path) -> None:
     """Make a new ledger beside its place and link it there whole, so that one cut short is never taken for new."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -271,7 +286,7 @@ def _create(target: Path) -> None:
     os.close(handle)
     try:
         with closing(sqlite3.connect(name)) as connection:
-            connection.executescript(_SCHEMA)
+            _make(connection)
         os.link(name, target)
     except FileExistsError:
         pass  # another process was faster, and its ledger is as good
@@ -309,13 +324,15 @@ def _check(asked: str, cost: float, spent: float, bound: float, what: str, way: 
 
 
 def _spent(connection: sqlite3.Connection, run: str | None = None) -> float:
-    rows = connection.execute("SELECT cost FROM charges WHERE run = coalesce(?, run)", (run,))
+    where, values = ("", ()) if run is None else (" WHERE run = ?", (run,))
+    rows = connection.execute(f"SELECT cost FROM charges{where}", values)
     return math.fsum(cost for (cost,) in rows)
 
 
 def _charges(connection: sqlite3.Connection, run: str | None = None) -> list[Charge]:
-    what = f"SELECT {_KEY}, cost, detail, at FROM charges WHERE run = coalesce(?, run) ORDER BY seq"
-    rows = map(dict, connection.execute(what, (run,)))
+    where, values = ("", ()) if run is None else (" WHERE run = ?", (run,))
+    what = f"SELECT {_KEY}, cost, detail, at FROM charges{where} ORDER BY seq"
+    rows = map(dict, connection.execute(what, values))
     return [Charge(**{**row, "detail": json.loads(row["detail"])}) for row in rows]
 
 

@@ -19,6 +19,7 @@ near to one that the difference can be bounded: see `split_distance`.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import os
 import threading
@@ -52,8 +53,22 @@ class Stream:
     """
 
     def __init__(self) -> None:
-        self._testing = False
+        self._testing = self._keyed = False
         self._use(os.urandom(32))
+
+    @classmethod
+    def of_release(cls, secret: bytes, *release: int | str) -> Stream:
+        """Return the stream of one release: always the same for it, and for no other, under a secret of the site's.
+
+        However often a release is made again (after a crash, by a site that lost its memory), it gets the very noise
+        that may have left already: fresh noise on the same value would average out.
+        """
+        if len(secret) < 32:
+            raise ConfigurationError(f"a site's secret has at least 32 bytes, got {len(secret)}")
+        stream = cls()
+        stream._keyed = True
+        stream._use(hmac.digest(secret, ascii(list(release)).encode(), "sha256"))
+        return stream
 
     @property
     def testing(self) -> bool:
@@ -80,7 +95,7 @@ class Stream:
 
     def bits(self, n: int) -> NDArray[np.uint64]:
         """Return the next n words of 64 random bits; asking in pieces gives the same words."""
-        if self._process != os.getpid() and not self._testing:
+        if self._process != os.getpid() and not self._testing and not self._keyed:
             self._use(os.urandom(32))
         words, filled = np.empty(n, dtype=np.uint64), 0
         while filled < n:

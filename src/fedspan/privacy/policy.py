@@ -42,6 +42,10 @@ class Releases:
         self.privacy, self.run, self.who = privacy, run, who
         self._ledger = ledger
         self.sites = (privacy.honest or sites) if privacy.trust == "distributed" else 1
+        self.heard = (
+            sites if privacy.trust == "local" else sites / self.sites if privacy.trust == "distributed" else 1.0
+        )
+        """How many times the variance that is counted on is in a sum of all sites' replies."""
         self.bounds: RowBounds | None = None
         """What the prepared rows are clipped to: set when they are installed, and by nothing else."""
         self.raw = RowBounds()
@@ -50,7 +54,6 @@ class Releases:
         self.planned: int | None = None
         """How many releases the solver will make."""
         self.published = PublishedNoise(privacy) if privacy.calibration == "published" else None
-        self._stream = Stream() if privacy.testing_seed is None else None
 
     @property
     def ledger(self) -> Ledger:
@@ -67,7 +70,8 @@ class Releases:
     def set_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds:
         """Return the bounds for rows of so many columns, and note them: for the prepared rows, or for raw sums only."""
         centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
-        bounds = self.privacy.row_bounds(width, centred=centred, scaled=scaled)
+        tighter = preparation.get("norm")
+        bounds = self.privacy.row_bounds(width, centred=centred, scaled=scaled, tighter=tighter)
         if install:
             self.bounds = bounds
         else:
@@ -120,6 +124,9 @@ class Releases:
     ) -> dict[str, Array]:
         """Charge a release and return it with its noise. ``again``: whether a charged one may be made once more."""
         shapes = {name: np.shape(part) for name, part in parts.items()}
+        self._sensitivities(question, shapes)  # refuses a question before it looks at the answer
+        if not all(np.all(np.isfinite(part)) for part in parts.values()):  # noise does not hide where they are
+            raise DataError("the release would hold values that are missing or infinite")
         scales = self.charge(question, shapes, about, rows, again=again)
         released = {}
         for name, part in parts.items():
@@ -190,11 +197,11 @@ class Releases:
         return {name: declared[name] for name in shapes}
 
     def stream(self, question: Round, part: str) -> Stream:
-        """Return the source of noise: unpredictable, but for tests that ask for a seed."""
-        if self._stream is not None:
-            return self._stream
+        """Return the source of a release's noise: nobody else's to predict, and the same if it is made again."""
         seed = self.privacy.testing_seed
-        return Stream.for_testing(0 if seed is None else seed, self.who, question.number, part)
+        if seed is not None:
+            return Stream.for_testing(seed, self.who, question.number, part)
+        return Stream.of_release(self.ledger.secret, self.run, self.who, question.number, question.digest, part)
 
 
 class SitePolicy:
@@ -224,12 +231,14 @@ class SitePolicy:
             raise PolicyError("a release without a question has no bound")
         if self.privacy.trust == "central":
             return parts
+        self.releases.bounds = getattr(site.data, "bounds", None)  # what the rows ARE clipped to, whatever was said
         return self.releases.release(site.asked, parts, about, self._rows(site), again=site.memory.durable)
 
     def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
         """Charge a release made in pieces, and return what noises a piece."""
         if site.asked is None or self.privacy.trust == "central":
             raise PolicyError(f"{name} is released piece by piece, with noise at the site; set trust to local")
+        self.releases.bounds = getattr(site.data, "bounds", None)
         rows, again = self._rows(site), site.memory.durable
         scale, _ = self.releases.charge(site.asked, {name: shape}, rows=rows, again=again)[name]
         return in_pieces(self.releases.stream(site.asked, name), scale)
@@ -253,7 +262,7 @@ class SitePolicy:
         """Return what rows are clipped to under this preparation."""
         return self.releases.set_bounds(width, preparation, install=install)
 
-    def refusal(self, site: Site, question: Round, error: FedspanError) -> FedspanError:
+    def refusal(self, site: Site, question: Round, error: Exception) -> FedspanError:
         """Say outside what kind of thing went wrong; what it was is in this site's log."""
         if isinstance(error, PolicyError):
             return error

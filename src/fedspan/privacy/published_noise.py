@@ -54,7 +54,9 @@ class PublishedNoise:
         epsilon, delta = self._budget(releases), self._privacy.delta
         planned, d = releases.planned or 1, shape[0] if shape else 1
         if part == "rows":
-            return fixed_scale(0.0), 1.0  # public, as in the paper
+            if not self._privacy.rows_known:
+                raise PolicyError("published formulas take the numbers of rows as public; state n_public = true")
+            return fixed_scale(0.0), 1.0
         match chosen:
             case "ppm" | "hardt-price":
                 z = _matrix(question.message)
@@ -75,7 +77,10 @@ class PublishedNoise:
         return fixed_scale(omega * releases.neighbours.bound**2), 1.0
 
     def at_coordinator(self, question: Round, releases: Releases) -> float:
-        """Return the deviation of the coordinator's own noise on a sum (FedPower, Alg. 2 line 7, Alg. 3 line 10)."""
+        """Return the deviation of the coordinator's own noise on a sum (FedPower, Alg. 2 line 7, Alg. 3 line 10).
+
+        It scales by ||Z||_max of the Z that was sent: the sites' own Z^(i) do not leave them (the same for p = 1).
+        """
         if self.formula(question.step.name) != "fedpower":
             return 0.0
         z = _matrix(question.message)
@@ -93,6 +98,8 @@ class PublishedNoise:
             raise ConfigurationError("FedPower's formula takes the sites' sizes as public; set n_public=True")
         smallest, share, delta = min(self.sizes), max(self.sizes) / sum(self.sizes), self._privacy.delta
         if self._privacy.split is not None:
+            if self.drawn is not None:  # as sigma' and sigma'' of Alg. 3 are to sigma' of Alg. 2
+                share = (1.0 if self.drawn[1] == 1 else share) / self.drawn[0]
             return published.fedpower_split(*self._privacy.split, delta, smallest, share)
         if self.drawn is not None:
             count, scheme = self.drawn
@@ -110,8 +117,6 @@ class PublishedNoise:
         )
 
     def _old(self, z: Array) -> float:
-        if self._privacy.relation not in ("entry", "ppm-12"):
-            raise ConfigurationError('formula="hardt-price" is about entries; set neighbours to "entry" or "ppm-12"')
         return self._privacy.entry_change * published.delta_max(z)
 
     def _n(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ Agree = Callable[[int, float, dict[str, int | None]], dict[str, Plain]]
 COVARIANCE_FEATURES = 4096
 """Up to so many features the whole Gram matrix is a message (64 MB), and the best one to put noise on."""
 MOST_ROUNDS = 8
+FELT = 0.01
+"""Noise below this share of the total variance is not worth clipping more for."""
 _STARTS = 4
 
 
@@ -51,6 +54,16 @@ def check_terms(privacy: GaussianPrivacy, preparation: Preparation, cohort: Coho
     for needed, share in needs:
         if needed and privacy.shares[share] == 0:
             raise ConfigurationError(f'the {share} is needed and its share is 0; give shares["{share}"] some')
+    if privacy.relation == "site" and not privacy.n_public:
+        raise ConfigurationError(
+            "neighbours = 'site' bounds no number of rows, and a study needs it; state n_public = true: each site's "
+            "number of rows is then public"
+        )
+    if cohort.late == "carry" and privacy.trust != "local":
+        raise ConfigurationError(
+            f"late = 'carry' lets a row count in two sums, and trust = {privacy.trust!r} has noise for one; drop late "
+            f"replies, or take trust = 'local'"
+        )
     if privacy.trust == "distributed":
         _check_shares_of_noise(privacy, cohort, sites)
 
@@ -58,14 +71,19 @@ def check_terms(privacy: GaussianPrivacy, preparation: Preparation, cohort: Coho
 def _check_shares_of_noise(privacy: GaussianPrivacy, cohort: Cohort, sites: int) -> None:
     """Split noise is enough only where as many answer as were counted on."""
     honest = privacy.honest or sites
-    least = sites if cohort.is_full else min(cohort.first or sites, max(1, round(cohort.fraction * sites)))
-    if cohort.only is not None:
-        least = min(least, len(cohort.only))
+    least = asked_of(cohort, sites)
     if cohort.deadline is not None or cohort.sample != "uniform" or least < honest:
         raise ConfigurationError(
             f"with trust = 'distributed' each of {honest} sites adds a share of the noise, and this cohort may leave "
             f"fewer; ask all sites, or set honest to at most {least} (and no deadline)"
         )
+
+
+def asked_of(cohort: Cohort, sites: int) -> int:
+    """Return how many sites' replies a round waits for."""
+    pool = sites if cohort.only is None else len(cohort.only)
+    drawn = pool if cohort.fraction == 1 else max(1, round(cohort.fraction * pool))
+    return min(cohort.first or drawn, drawn)
 
 
 def set_up_for(privacy: GaussianPrivacy, agree: Agree) -> SetUp:
@@ -75,7 +93,32 @@ def set_up_for(privacy: GaussianPrivacy, agree: Agree) -> SetUp:
         total=privacy.shares["variance"] > 0,
         bounds=lambda d: privacy.row_bounds(d, centred=True, scaled=False),
         agree=agree,
+        tighten=partial(tighter_norm, privacy),
     )
+
+
+def tighter_norm(
+    privacy: GaussianPrivacy, total: float, rows: float, preparation: dict[str, Plain], sites: int
+) -> float | None:
+    """Return a norm to clip rows to below the terms' C, or None: post-processing of the noised total variance.
+
+    Noise grows with C^2, and a bound that was set before the data was seen is often loose: rows centred within it are
+    shorter. At the root mean square norm (the total over the rows, one deviation of its noise added) noise is least for
+    what the clip cuts. That cut does not shrink with more rows, so it is made only where the noise would be felt: its
+    largest singular value above a hundredth of the total.
+    """
+    if not privacy.adaptive_clip or privacy.relation not in ("row", "row-replace") or privacy.calibration != "tight":
+        return None
+    d = preparation["features"]
+    centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
+    neighbours = privacy.neighbours_of(privacy.row_bounds(d, centred=centred, scaled=scaled))
+    heard = math.sqrt(sites) if privacy.trust == "local" else 1.0  # every site's noise is in the sum
+    about = neighbours.total(d) * heard / (privacy.mu * math.sqrt(privacy.shares["variance"]))
+    likely = max(total, 0.0) + about
+    if neighbours.gram() * heard / privacy.mu * math.sqrt(2 * d) < FELT * likely:
+        return None
+    norm = math.sqrt(likely / max(rows, 1.0))
+    return norm if norm < neighbours.bound else None
 
 
 def private_solver(
@@ -133,6 +176,8 @@ def check_published(privacy: GaussianPrivacy, solver: Solver) -> str:
         raise ConfigurationError(
             f"formula {privacy.formula!r} is not about {NAMES[type(solver)]}; it has {' or '.join(fitting)}"
         )
+    if privacy.formula == "hardt-price" and privacy.relation not in ("entry", "ppm-12"):
+        raise ConfigurationError("formula = 'hardt-price' is about entries; set neighbours to 'entry' or 'ppm-12'")
     if privacy.formula == "mod-sulq" and not privacy.n_public:
         raise ConfigurationError("MOD-SuLQ's noise takes the number of rows as public; set n_public = true")
     if fitting == ("fedpower",) and privacy.trust != "local":
@@ -180,8 +225,7 @@ def terms_of(solver: Solver, privacy: GaussianPrivacy, cohort: Cohort, rows: dic
     if privacy.calibration == "published" and privacy.n_public:
         terms["sizes"] = [int(n or 0) for n in rows.values()]
     if privacy.calibration == "published" and not cohort.is_full:
-        count = cohort.first or max(1, round(cohort.fraction * len(rows)))
-        terms["drawn"] = [count, 1 if cohort.sample == "by-size-with-replacement" else 2]
+        terms["drawn"] = [asked_of(cohort, len(rows)), 1 if cohort.sample == "by-size-with-replacement" else 2]
     return terms
 
 
@@ -193,7 +237,12 @@ def solver_noise(privacy: GaussianPrivacy, facts: Facts, solver: Solver, sites: 
     """
     spent = _setup_share(privacy, facts)
     mu = privacy.mu * math.sqrt((1 - spent) / (solver.releases or 1))
-    bounds = privacy.row_bounds(facts.features, centred=facts.mean is not None, scaled=facts.scale is not None)
+    bounds = privacy.row_bounds(
+        facts.features,
+        centred=facts.mean is not None,
+        scaled=facts.scale is not None,
+        tighter=facts.preparation.get("norm"),
+    )
     sigma = privacy.neighbours_of(bounds).gram() / mu * math.sqrt(sites if privacy.trust == "local" else 1)
     d = facts.features
     if isinstance(solver, Covariance):

@@ -47,16 +47,22 @@ def local_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int
     """
     if message["gather"] or message["per_row"]:
         return {}
-    if message["steps"] == 1 and not message["average"]:
-        return {"product": neighbours.product(message["z"])}
-    return {"product": neighbours.clipped()}
+    one_step = neighbours.product(message["z"])  # refuses what is no matrix, whichever bound serves
+    return {"product": one_step if not is_clipped(message) else neighbours.clipped()}
+
+
+def is_clipped(message: dict[str, Plain]) -> bool:
+    """Whether what leaves is more than one product with the Z that was sent, and so clipped under a policy."""
+    return bool(message["steps"] != 1 or message["average"])
 
 
 @site_step("fedpower.local_steps", sensitivity=local_sensitivity)
 def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
     """Alg. 2 lines 4-6, for the steps since the last synchronisation (Alg. 3 lines 4-8)."""
-    z = message["z"]
-    for _ in range(message["steps"] - 1):
+    z, steps = message["z"], whole("steps", message["steps"])
+    if steps < 1:
+        raise ConfigurationError(f"there is at least 1 local step, got {steps}")
+    for _ in range(steps - 1):
         z = orth(site.data.gram_times(z))  # lines 4 and 10
     if message["average"]:  # line 12, T not in I_T: the last iterate itself, by its weight
         z = orth(site.data.gram_times(z))
@@ -69,7 +75,7 @@ def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
         return Reply(site.noised(z, z=z, y=y, rows=np.array(float(site.data.mass))))
     if message["align"] is not None:
         y = y @ ALIGN[message["align"]](z, message["z"])  # line 6
-    if message["steps"] > 1 or message["average"]:
+    if is_clipped(message):
         y = site.clipped(y)
     return Reply(site.noised(z, product=y))
 

@@ -180,7 +180,7 @@ class Attack:
 
     def __init__(self, case: Case, layer: Layer | None = None) -> None:
         self.case, self._layer = case, layer
-        self._mu = case.privacy.mu  # worked out here once: copies of the terms then have it
+        _ = case.privacy.mu  # worked out here once: copies of the terms then have it
         self._ledgers: dict[str, Ledger] = {}
         self._plain, other = (self._view(world, "plain", None, noisy=False) for world in (0, 1))
         self._twice: Twice | None = Twice()
@@ -247,7 +247,7 @@ class Attack:
             solve, central = self._layer(solve, trusted), False
         else:
             solve = numbered(solve)
-        twice = self._twice if noisy else None
+        twice = self._twice if noisy and privacy.trust != "central" else None  # an outsider asks nothing
         values = drive(solve, lambda question: _execute(sites, question, twice, central=central))
         return [self.case.read(question, value) for question, value in zip(self.case.rounds, values, strict=True)]
 
