@@ -1,4 +1,4 @@
-"""Run benchmarks by name, or all: ``python -m benchmarks [mnist gowalla parquet many-sites faps audit privacy-audit]``.
+"""Run benchmarks by name, or all: ``python -m benchmarks [NAME ...]``, the names being those below.
 
 Each runs in a process of its own, so that peak memory and limits are its own. Set FEDSPAN_DATA to a folder of data
 sets (see ``fedspan datasets``); a benchmark whose data is absent says so and is skipped.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("mnist", "gowalla", "parquet", "many-sites", "faps", "audit", "privacy-audit")
+NAMES = ("mnist", "gowalla", "parquet", "many-sites", "faps", "audit", "privacy", "privacy-rivals", "privacy-audit")
 
 
 def main(wanted: list[str]) -> int:

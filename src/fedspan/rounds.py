@@ -203,6 +203,10 @@ class Policy(Protocol):
         """
         ...
 
+    def note(self, text: str) -> None:
+        """Keep a line for this site's own eyes."""
+        ...
+
     def refusal(self, site: Site, question: Round, error: Exception) -> FedspanError:
         """Return what may be said outside of an error at this site: a code, no value."""
         ...

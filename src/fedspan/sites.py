@@ -107,7 +107,8 @@ class Terms(NamedTuple):
         ledger = None
         if folder is not None and self.privacy.trust != "central":
             ledger = Ledger(folder / name / LEDGER)
-        return SitePolicy(Releases(self.privacy, run=self.run, who=name, sites=self.sites, ledger=ledger))
+        releases = Releases(self.privacy, run=self.run, who=name, sites=self.sites, ledger=ledger)
+        return SitePolicy(releases, None if folder is None else folder / name / "site.log")
 
 
 def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None, terms: Terms | None = None) -> Site:

@@ -36,6 +36,9 @@ class Open:
     def row_bounds(self, width, preparation, *, install):
         return None
 
+    def note(self, text):
+        pass
+
     def refusal(self, site, question, error):
         return error
 

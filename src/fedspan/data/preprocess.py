@@ -247,6 +247,9 @@ def install(site: Site, preparation: dict[str, Plain]) -> None:
     bounds = row_bounds(site, width, preparation)
     site.data = Prepared(site.source, preparation, rounds=lambda: site.round, bounds=bounds)
     row_bounds(site, width, preparation, install=True)  # now that it is so
+    if site.policy is not None:
+        norm = "their sum" if bounds is None or bounds.norm is None else f"norm {bounds.norm:.6g}"
+        site.policy.note(f"{site.data.clipped_share:.2%} of the rows were clipped to {norm}")
 
 
 def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Facts]:

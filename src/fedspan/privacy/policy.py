@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,11 +208,12 @@ class Releases:
 class SitePolicy:
     """A site's policy under the terms it accepted."""
 
-    def __init__(self, releases: Releases) -> None:
+    def __init__(self, releases: Releases, log_file: Path | None = None) -> None:
         self.releases = releases
         self.privacy = releases.privacy
         self.log: list[str] = []
-        """What happened here, for this site's own eyes."""
+        """What happened here, for this site's own eyes; with a run folder it is in a file there too."""
+        self._log_file = log_file
 
     def admit(self, site: Site, question: Round) -> None:
         """Refuse steps that no noise can cover, before they touch a row."""
@@ -262,11 +264,19 @@ class SitePolicy:
         """Return what rows are clipped to under this preparation."""
         return self.releases.set_bounds(width, preparation, install=install)
 
+    def note(self, text: str) -> None:
+        """Keep a line in this site's log: it does not leave."""
+        self.log.append(text)
+        if self._log_file is not None:
+            self._log_file.parent.mkdir(parents=True, exist_ok=True)
+            with self._log_file.open("a") as file:
+                file.write(text + "\n")
+
     def refusal(self, site: Site, question: Round, error: Exception) -> FedspanError:
         """Say outside what kind of thing went wrong; what it was is in this site's log."""
         if isinstance(error, PolicyError):
             return error
-        self.log.append(f"round {question.number} ({question.step.name}): {error}")
+        self.note(f"round {question.number} ({question.step.name}): {error}")
         kind = "data" if isinstance(error, DataError) else type(error).__name__
         where = f"round {question.number} ({question.step.name})"
         text = f"site {site.id!r} cannot answer {where}: code {kind}; the site's own log says more"

@@ -25,6 +25,7 @@ COVARIANCE_FEATURES = 4096
 MOST_ROUNDS = 8
 FELT = 0.01
 """Noise below this share of the total variance is not worth clipping more for."""
+ROUNDS_IN_THE_DARK = 3
 _STARTS = 4
 
 
@@ -192,7 +193,8 @@ def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: floa
 
     More rounds converge further but split the budget: each gets sqrt(rounds) times the noise. The trial matrix is
     diagonal with variances falling as 1 / j and rows that use half of the norm they may have; noise is what the terms
-    give. The noised number of rows is all that depends on data, and that was released.
+    give. The noised number of rows is all that depends on data, and that was released. Where the trial drowns in noise
+    it cannot tell, and a few rounds are taken: data with a stronger first direction may still come through.
 
     >>> power_rounds(GaussianPrivacy(1.0, 1e-6, row_norm=1.0), 100, 5, 5, 10_000)
     5
@@ -214,12 +216,13 @@ def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: floa
                 z = orth(y)
             top = np.linalg.svd(y, full_matrices=False)[0][:, :k]
             captured[rounds - 1] += float(np.sum(values[:, None] * top**2))
-    return int(np.argmax(captured)) + 1
+    blind = _STARTS * k * float(values.mean())  # what a random basis captures
+    return int(np.argmax(captured)) + 1 if captured.max() > 3 * blind else ROUNDS_IN_THE_DARK
 
 
 def terms_of(solver: Solver, privacy: GaussianPrivacy, cohort: Cohort, rows: dict[str, int | None]) -> dict[str, Plain]:
     """Return what every site is told: how often the solver asks and, for papers that need them, the public sizes."""
-    terms: dict[str, Plain] = {"releases": solver.releases}
+    terms: dict[str, Plain] = {"releases": solver.releases, "trust": privacy.trust}
     if privacy.calibration == "published":
         terms["formula"] = check_published(privacy, solver)
     if privacy.calibration == "published" and privacy.n_public:

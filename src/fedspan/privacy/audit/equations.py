@@ -69,6 +69,8 @@ class Setup:
     """The column sums of the prepared rows."""
     trace: float | None = None
     diagonal: Array | None = None
+    noised: bool = False
+    """Whether the site adds noise to what it releases."""
 
     @property
     def mean_part(self) -> Array:
@@ -87,7 +89,9 @@ def read_setup(transcript: Transcript, site: str) -> Setup:
         facts |= {"rounding": float(np.finfo(described["dtype"]).eps), "positive": not described["symmetric"]}
     if "data.prepare" in told:
         prepared, total = told["data.prepare"]
-        facts["trace"] = float(total)
+        if prepared.get("total", True):  # a round that only tightens the clip tells none
+            facts["trace"] = float(total)
+        facts["noised"] = prepared.get("privacy", {}).get("trust", "central") != "central"
         if "data.moments" in told and facts.get("positive", True):
             moments = told["data.moments"][1]
             whole = {"weight", "sums", "present"} <= set(moments)  # a private study may not ask for all

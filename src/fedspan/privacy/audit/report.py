@@ -53,6 +53,8 @@ class SiteAudit:
     """Steps whose releases the audit cannot read."""
     untried: str = ""
     """An attack that would use more of the releases, and was not made."""
+    noised: bool = False
+    """Whether the site added noise, so that no equation is exact."""
 
     @property
     def strongest(self) -> tuple[str, Curve] | None:
@@ -76,13 +78,17 @@ class SiteAudit:
         if self.learnt_numbers == self.numbers:
             share = f"all {self.numbers:,} numbers"
         if self.strongest is None:
-            return f"{share} of A_i'A_i follow exactly from {self._what()}; guesses of the rest were not scored"
+            return f"{share} of A_i'A_i {self._follow} {self._what()}; guesses of the rest were not scored"
         attack, curve = self.strongest
         by = f"by round {curve.least_round} ({attack})"
         if curve.least <= ALL:
             return f"A_i'A_i reconstructed to {curve.least:.0e} {by}; all {self.numbers:,} numbers are learnt"
         done = f"A_i'A_i reconstructed with a relative error of {curve.least:.2g} {by}"
-        return f"{done}; {share} follow exactly from {self._what()}"
+        return f"{done}; {share} {self._follow} {self._what()}"
+
+    @property
+    def _follow(self) -> str:
+        return "would follow, but for the noise, from" if self.noised else "follow exactly from"
 
     def _what(self) -> str:
         exact = ", ".join(self.learnt) or "nothing it released"
@@ -206,6 +212,7 @@ def _audit_site(transcript: Transcript, site: str, gram: Array | None) -> SiteAu
         site, curves, d * (d + 1) // 2, attacks.count_learnt(), attacks.learnt(), attacks.besides(),
         [Penalty(e.round, e.beta, e.deviation) for e in attacks.others if e.beta is not None], attacks.norm,
         _norm_error(attacks.norm, gram), attacks.unread, _untried(attacks),
+        attacks.setup.noised,
     )  # fmt: skip
 
 
