@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedspan.data.clip import RowBounds
-from fedspan.encoding import Array
+from fedspan.encoding import Array, digest
 from fedspan.errors import DataError, FedspanError, PolicyError, SiteError
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.ledger import Ledger
@@ -54,6 +54,8 @@ class Releases:
         self.features = 1
         self.planned: int | None = None
         """How many releases the solver will make."""
+        self.prepared = ""
+        """The digest of the preparation that releases are made under: under another one they are other releases."""
         self.published = PublishedNoise(privacy) if privacy.calibration == "published" else None
 
     @property
@@ -172,7 +174,7 @@ class Releases:
                 "trust": self.privacy.trust,
             }
             new = self.ledger.charge(
-                run=self.run, round=question.number, question=question.digest, step=question.step.name,
+                run=self.run, round=question.number, question=self.key(question), step=question.step.name,
                 release="+".join(names), cost=cost, detail=detail, limit=self.limit,
             )  # fmt: skip
             if not new and not again:  # fresh noise on the same release would average out, at no cost
@@ -202,7 +204,11 @@ class Releases:
         seed = self.privacy.testing_seed
         if seed is not None:
             return Stream.for_testing(seed, self.who, question.number, part)
-        return Stream.of_release(self.ledger.secret, self.run, self.who, question.number, question.digest, part)
+        return Stream.of_release(self.ledger.secret, self.run, self.who, question.number, self.key(question), part)
+
+    def key(self, question: Round) -> str:
+        """Return what tells one release of a round from another: all that its value depends on but the rows."""
+        return question.digest + self.prepared
 
 
 class SitePolicy:
@@ -226,6 +232,7 @@ class SitePolicy:
             )
         terms = (question.message if question.step.name == "data.prepare" else site.state.get("preparation")) or {}
         self.releases.accept(terms.get("privacy"))
+        self.releases.prepared = "" if question.step.setup else digest(site.state.get("preparation"))
 
     def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
         """Return the parts as they may leave: noised and charged here, or as they are to a trusted coordinator."""

@@ -17,7 +17,7 @@ from fedspan.encoding import Plain
 from fedspan.errors import ConfigurationError
 from fedspan.linalg import orth
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
-from fedspan.solvers import NAMES, SOLVERS, Covariance, FedPower, ModSulq, Solver, make
+from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, FedPower, ModSulq, Solver, make
 
 Agree = Callable[[int, float, dict[str, int | None]], dict[str, Plain]]
 COVARIANCE_FEATURES = 4096
@@ -152,6 +152,8 @@ def private_solver(
     if unset:
         rounds = power_rounds(privacy, d, k, chosen.rank(k, d), rows, sites)
         settings["rounds"] = rounds + isinstance(chosen, FedPower)  # and its last, for the values
+    if isinstance(chosen, BlockKrylov):  # after so many blocks the basis is the whole space, and it stops
+        settings["rounds"] = min(settings.get("rounds", chosen.rounds), -(-d // chosen.rank(k, d)))
     if isinstance(chosen, FedPower) and isinstance(solver, str) and privacy.calibration == "tight":
         settings["local_steps"] = 1 if privacy.site_norm is None else chosen.local_steps
     return replace(chosen, **settings)  # type: ignore[no-any-return]
