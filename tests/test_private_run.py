@@ -228,11 +228,13 @@ def test_the_rows_of_single_sites_are_nowhere():
 
 
 def test_attributes_that_would_need_an_uncharged_release_are_none():
-    model = FederatedPCA(2, solver="auto", privacy=private(shares={"variance": 0})).fit(data())
+    model = FederatedPCA(2, solver="private-power", privacy=private(shares={"variance": 0})).fit(data())
     assert model.explained_variance_ratio_ is None
     assert model.noise_variance_ is None
     assert model.explained_variance_.shape == (2,)
     assert "total" not in {r["release"] for r in model.privacy_spent_["releases"]}
+    whole = FederatedPCA(2, solver="auto", privacy=private(shares={"variance": 0})).fit(data())
+    assert 0 < whole.explained_variance_ratio_.sum() <= 1  # the noised Gram matrix has a trace
     svd = FederatedTruncatedSVD(2, solver="auto", privacy=private()).fit(data())
     assert svd.explained_variance_ is svd.explained_variance_ratio_ is None
     assert "sums" not in {r["release"] for r in svd.privacy_spent_["releases"]}

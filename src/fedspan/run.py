@@ -325,10 +325,22 @@ def _solve_privately(study: Study, privacy: GaussianPrivacy, progress: Progress)
         k = facts.features  # one release holds every value
     progress.k = k
     solution = yield from solve_rank(study, facts, solver, k, study.init, progress)
+    facts = progress.facts = with_total(facts, solution)
     if given:
         return solution
     noise = solver_noise(privacy, facts, solver, facts.sites)
     return _cut(solution, _rank_found(study, facts, solution.estimate.values, noise) or k)
+
+
+def with_total(facts: Facts, solution: Solution) -> Facts:
+    """Return the facts with the best total variance that was released: never less than the values it is the sum of.
+
+    That of a noised Gram matrix has far less noise than the small share of the budget for the total by itself.
+    """
+    if solution.total is None and np.isnan(facts.total):
+        return facts
+    total = facts.total if solution.total is None else solution.total
+    return replace(facts, total=max(total, float(np.maximum(solution.estimate.values, 0.0).sum())))
 
 
 def _rank_found(study: Study, facts: Facts, values: Array, noise: float = 0.0) -> int | None:

@@ -71,4 +71,5 @@ class Covariance:
     def solve(self, problem: Problem) -> Solve[Solution]:
         """One round, one eigenproblem."""
         triangle: Array = yield Round(gram, None, Sum(), estimate=problem.start)
-        return Solution(top_eigenvectors(from_triangle(triangle, len(problem.start)), problem.k), True)
+        full = from_triangle(triangle, len(problem.start))
+        return Solution(top_eigenvectors(full, problem.k), True, float(np.trace(full)))

@@ -57,6 +57,8 @@ class Solution:
 
     estimate: Estimate
     converged: bool | None = None
+    total: float | None = None
+    """The trace of G, where the method's own rounds told it."""
 
 
 def product_sensitivity(z: Array, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
