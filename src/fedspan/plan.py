@@ -26,7 +26,7 @@ from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.policy import Releases, SitePolicy
 from fedspan.privacy.terms import check_terms, set_up_for, terms_of
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, drive, numbered
-from fedspan.run import Study, check_rank, resolve_private, resolve_solver, solve_rank
+from fedspan.run import Study, check_private_rank, check_rank, resolve_private, resolve_solver, solve_rank
 from fedspan.solvers import Solver
 
 STAND_IN = 1024
@@ -118,9 +118,17 @@ def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]
         chosen.append(resolve_private(study, privacy, d, k, stated, len(rows)))
         return terms_of(chosen[0], privacy, study.cohort, rows)
 
-    asked = None if privacy is None else replace(set_up_for(privacy, agree), tighten=partial(_may_tighten, privacy))
+    asked = (
+        None
+        if privacy is None
+        else replace(
+            set_up_for(privacy, agree, partial(check_private_rank, study.n_components)),
+            tighten=partial(_may_tighten, privacy),
+        )
+    )
     facts = yield from set_up(study.preparation, asked)
-    check_rank(study.n_components, facts, private=privacy is not None)
+    if privacy is None:
+        check_rank(study.n_components, facts)
     d = facts.features
     k = study.n_components if isinstance(study.n_components, int) else min(16, d, facts.n_rows)
     if privacy is not None and not isinstance(study.n_components, int):
@@ -135,7 +143,7 @@ def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]
 
 def _may_tighten(privacy: GaussianPrivacy, total: float, rows: float, preparation: dict[str, Any], sites: int) -> Any:
     """Return the terms' own norm where a run may clip rows further: a plan counts that round too."""
-    if not privacy.adaptive_clip or privacy.calibration != "tight":
+    if not privacy.may_tighten:
         return None
     centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
     return privacy.row_bounds(preparation["features"], centred=centred, scaled=scaled).norm

@@ -28,10 +28,11 @@ from fedspan.linalg import Estimate, canonical_signs, left_svd, orth, orth_again
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.ledger import Ledger
-from fedspan.privacy.policy import Releases
+from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.secret import KEY, Secret
 from fedspan.privacy.terms import check_published, check_terms, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.privacy.transcript import TranscriptWriter, has_transcript
-from fedspan.rounds import Cohort, Solve, drive, numbered
+from fedspan.rounds import Cohort, Site, Solve, drive, numbered
 from fedspan.sites import LEDGER, open_sites
 from fedspan.solvers import NAMES, Covariance, PrivatePower, Problem, Solution, Solver, check_solver, choose, make
 from fedspan.threshold import rank_by_fraction, rank_by_threshold
@@ -59,13 +60,18 @@ class Study:
         if self.privacy is not None and not isinstance(self.privacy, GaussianPrivacy):
             raise ConfigurationError(f"privacy is a GaussianPrivacy or None, got {self.privacy!r}")
 
+    def _shape(self, source: Source) -> list[int | None]:
+        """Return a site's shape; without its rows where those are its own (its memory knows them)."""
+        told = self.privacy is None or self.privacy.rows_known
+        return [source.shape[0] if told else None, source.shape[1]]
+
     def fingerprint(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         """Return what a resumed run must agree on, as plain data."""
         solver = self.solver if isinstance(self.solver, str) else {NAMES[type(self.solver)]: vars(self.solver)}
         return {
             "n_components": self.n_components, "solver": solver, "preparation": asdict(self.preparation),
             "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),
-            "sites": {name: list(source.shape) for name, source in sorted(sources.items())},
+            "sites": {name: self._shape(source) for name, source in sorted(sources.items())},
             "privacy": None if self.privacy is None else self.privacy.as_plain(),
         }  # fmt: skip
 
@@ -153,9 +159,12 @@ def _run(
     run_id, releases = run_name(folder), None
     if study.privacy is not None:
         ledger = None if folder is None else Ledger(folder / LEDGER)
-        releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger)
+        secret = Secret(None if folder is None else folder / KEY)
+        releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger, secret=secret)
     site_folder = None if folder is None else folder / "sites"
-    sites = open_sites(sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id)
+    sites = open_sites(
+        sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id, preparation=study.preparation
+    )
     history: list[RoundRecord] = []
     progress = Progress()
     watching = [lambda r, _: history.append(r), *watchers]
@@ -171,9 +180,20 @@ def _run(
     basis, values = solution.estimate
     if not facts.symmetric:
         values = np.maximum(values, 0.0)
-    promised = None if releases is None else guarantee(releases, facts.features)
+    promised = None
+    if releases is not None:
+        promised = guarantee(releases, facts.features)
+        destroy_secrets(releases, sites)
     estimate = Estimate(canonical_signs(basis), values)
     return Result(estimate, facts, solver, solution.converged, history, promised, stopped)
+
+
+def destroy_secrets(releases: Releases, sites: Sequence[Site]) -> None:
+    """Forget what noise was keyed by: the run is over, and nothing is released again."""
+    releases.secret.destroy()
+    for site in sites:
+        if isinstance(site.policy, SitePolicy):
+            site.policy.releases.secret.destroy()
 
 
 @dataclass
@@ -215,7 +235,12 @@ def contents(folder: Path) -> set[Path] | None:
 
 
 def discard(folder: Path, before: set[Path] | None) -> None:
-    """Remove what a failed run left, and nothing that was there ``before`` it: that is the user's."""
+    """Remove what a failed run left, and nothing that was there ``before`` it: that is the user's.
+
+    A folder whose ledgers hold a charge stays: something was released, and that is not forgotten.
+    """
+    if any(is_charged(ledger) for ledger in folder.rglob(LEDGER)):
+        return
     if before is None:
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -224,6 +249,15 @@ def discard(folder: Path, before: set[Path] | None) -> None:
             shutil.rmtree(part, ignore_errors=True)
         else:
             part.unlink(missing_ok=True)
+
+
+def is_charged(ledger: Path) -> bool:
+    """Whether a ledger's file holds a charge; one that cannot be read may."""
+    try:
+        with Ledger(ledger) as book:
+            return bool(book.charges())
+    except FileError:
+        return True
 
 
 def assemble(
@@ -316,9 +350,9 @@ def _solve_privately(study: Study, privacy: GaussianPrivacy, progress: Progress)
         chosen.append(resolve_private(study, privacy, d, k, total, len(rows)))
         return terms_of(chosen[0], privacy, study.cohort, rows)
 
-    facts = progress.facts = yield from set_up(study.preparation, set_up_for(privacy, agree))
+    asked = set_up_for(privacy, agree, lambda width: check_private_rank(study.n_components, width))
+    facts = progress.facts = yield from set_up(study.preparation, asked)
     solver = progress.solver = chosen[0]
-    check_rank(study.n_components, facts, private=True)
     given = isinstance(study.n_components, int)
     k = study.n_components if isinstance(study.n_components, int) else min(facts.features, 16)
     if not given and isinstance(solver, Covariance):
@@ -431,20 +465,32 @@ def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> 
     return solver
 
 
-def check_rank(wanted: int | float | str, facts: Facts, *, private: bool = False) -> None:
+def check_rank(wanted: int | float | str, facts: Facts) -> None:
     """Refuse an ``n_components`` that the data or the rules do not allow."""
     if isinstance(wanted, int):
-        most = facts.features if facts.symmetric or private else min(facts.features, facts.n_rows)
+        most = facts.features if facts.symmetric else min(facts.features, facts.n_rows)
         if not 1 <= wanted <= most:
             raise DataError(
                 f"n_components = {wanted} must lie between 1 and {most}: the study has {facts.features} features "
                 f"and {facts.n_rows} rows"
             )
-    elif isinstance(wanted, float):
+    check_form(wanted)
+
+
+def check_form(wanted: int | float | str) -> None:
+    """Refuse an ``n_components`` that is neither a number, nor a fraction, nor ``"auto"``."""
+    if isinstance(wanted, float):
         if not 0 < wanted < 1:
             raise ConfigurationError(f"a fractional n_components lies in (0, 1), got {wanted}")
-    elif wanted != "auto":
+    elif not isinstance(wanted, int) and wanted != "auto":
         raise ConfigurationError(f"n_components is an integer, a fraction in (0, 1) or 'auto', got {wanted!r}")
+
+
+def check_private_rank(wanted: int | float | str, features: int) -> None:
+    """Refuse a number of components that no data could have; of the rows nothing is known."""
+    if isinstance(wanted, int) and not 1 <= wanted <= features:
+        raise DataError(f"n_components = {wanted} must lie between 1 and {features}, the features of the study")
+    check_form(wanted)
 
 
 def _plain(value: Any) -> Any:

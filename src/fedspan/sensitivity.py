@@ -14,8 +14,7 @@ row           one has up to m rows more than the other (one person's)
 row-replace   up to m rows differ; the number of rows is public
 entry         G differs by at most c at (i, j) and (j, i), or at one (i, i); c = ``bound``
 ppm-12        G differs by a symmetric E with sqrt(sum_i ||E_i||_1^2) <= c (PPM, (12))
-site          one has a site more (where the coordinator sees each site's reply: all rows of one site differ);
-              a site's prepared rows have a sum of squares of at most S = ``bound``
+site          all rows of one site differ; a site's prepared rows have a sum of squares of at most S = ``bound``
 ============  =================================================================================
 """
 
@@ -43,8 +42,6 @@ class Neighbours:
     raw: float | None = None
     """R, the bound on a row before it is centred, which the mean's release rests on."""
     rows_per_person: int = 1
-    seen_alone: bool = True
-    """Whether the coordinator sees each site's reply by itself: then a site cannot be absent, only other."""
     whole: float | None = None
     """The bound on a release that no row bound covers (FedPower after local steps)."""
 
@@ -80,7 +77,7 @@ class Neighbours:
             case "entry":
                 return _REPLACE * self.bound
             case "site":
-                return (_REPLACE if self.seen_alone else 1.0) * self.bound
+                return _REPLACE * self.bound
         return self.bound
 
     def total(self, d: int) -> float:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from fedspan.data import Source
+from fedspan.data import Preparation, Source
+from fedspan.data.complaints import check_rows
 from fedspan.data.preprocess import install
 from fedspan.data.source import to_host
 from fedspan.encoding import Plain, decode, encode, write_atomically
@@ -20,6 +22,7 @@ from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.secret import KEY, Secret
 from fedspan.rounds import Memory, Reply, Round, Site
 
 LEDGER = "ledger.sqlite"
@@ -89,9 +92,10 @@ def open_sites(
     folder: Path | None = None,
     privacy: GaussianPrivacy | None = None,
     run: str = "",
+    preparation: Preparation | None = None,
 ) -> list[Site]:
     """Open sites in name order; with a folder, each with a durable memory and ledger in its own sub-folder."""
-    terms = None if privacy is None else Terms(privacy, run, len(sources))
+    terms = None if privacy is None else Terms(privacy, run, len(sources), preparation)
     return [open_site(name, sources[name], seed=seed, folder=folder, terms=terms) for name in sorted(sources)]
 
 
@@ -101,14 +105,20 @@ class Terms(NamedTuple):
     privacy: GaussianPrivacy
     run: str
     sites: int
+    preparation: Preparation | None = None
 
-    def policy(self, name: str, folder: Path | None) -> SitePolicy:
-        """Return the policy of a site that accepts them; with a folder its ledger lies there."""
-        ledger = None
-        if folder is not None and self.privacy.trust != "central":
-            ledger = Ledger(folder / name / LEDGER)
-        releases = Releases(self.privacy, run=self.run, who=name, sites=self.sites, ledger=ledger)
-        return SitePolicy(releases, None if folder is None else folder / name / "site.log")
+    def policy(self, name: str, source: Source, folder: Path | None, rows: str) -> SitePolicy:
+        """Return the policy of a site that accepts them; with a folder its ledger, secret and log lie there."""
+        if self.preparation is not None:
+            with _at_site(name):
+                check_rows(source, self.preparation)
+        if folder is None:
+            releases = Releases(self.privacy, run=self.run, who=name, sites=self.sites)
+            return SitePolicy(releases, agreed=self.preparation)
+        ledger = None if self.privacy.trust == "central" else Ledger(folder / name / LEDGER)
+        secret = Secret(folder / name / KEY)
+        releases = Releases(self.privacy, run=self.run, who=name, sites=self.sites, ledger=ledger, secret=secret)
+        return SitePolicy(releases, folder / name / "site.log", agreed=self.preparation, rows=rows)
 
 
 def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None, terms: Terms | None = None) -> Site:
@@ -118,8 +128,9 @@ def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None, 
             f"site {name!r} cannot keep its memory in a folder of that name; with a run folder a site's name has no "
             f"slash, no dot in front, and at most 200 bytes"
         )
-    memory = Memory() if folder is None else DurableMemory(folder / name, rows_digest(name, source))
-    policy = None if terms is None else terms.policy(name, folder)
+    rows = "" if folder is None else rows_digest(name, source)
+    memory = Memory() if folder is None else DurableMemory(folder / name, rows)
+    policy = None if terms is None else terms.policy(name, source, folder, rows)
     site = Site(name, source, policy=policy, memory=memory, seed=seed, reopen=reopen)
     if memory.versions:
         reopen(site, memory.versions[0][1])
@@ -135,17 +146,23 @@ def is_folder_name(name: str) -> bool:
     return re.fullmatch(r"[^./\\\0][^/\\\0]*", name) is not None and len(name.encode()) <= 200
 
 
+@contextmanager
+def _at_site(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (DataError, FileError) as error:
+        raise type(error)(f"site {name!r}: {error}") from error
+
+
 def rows_digest(name: str, source: Source) -> str:
     """Return a digest of a site's columns, weights and rows, read once."""
     names = None if source.columns is None else list(source.columns)
     total = hashlib.sha256(encode([names, source.weights, float(source.site_weight)]))
-    try:
+    with _at_site(name):
         for block in source.blocks():
             parts = (block.data, block.indices, block.indptr) if scipy.sparse.issparse(block) else (to_host(block),)
             for part in parts:
                 total.update(np.ascontiguousarray(part).tobytes())
-    except (DataError, FileError) as error:
-        raise type(error)(f"site {name!r}: {error}") from error
     return total.hexdigest()
 
 

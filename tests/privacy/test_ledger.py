@@ -58,11 +58,18 @@ def test_a_charge_is_kept_with_all_that_was_said_about_it(ledger: Ledger) -> Non
     assert datetime.fromisoformat(kept.at).utcoffset() == timedelta(0)
 
 
-def test_a_replay_costs_nothing_whatever_it_says_and_even_when_nothing_is_left(ledger: Ledger) -> None:
+def test_a_replay_costs_nothing_even_when_nothing_is_left(ledger: Ledger) -> None:
     ledger.charge(**KEY, cost=1.0)
     before = ledger.export()
-    assert ledger.charge(**KEY, cost=0.5, detail={"another": "detail"}, limit=0.0) is False
+    assert ledger.charge(**KEY, cost=1.0, detail={"another": "detail"}, limit=0.0) is False
     assert ledger.export() == before
+
+
+@pytest.mark.parametrize("cost", [0.5, 2.0])
+def test_a_replay_with_other_noise_is_refused(ledger: Ledger, cost: float) -> None:
+    ledger.charge(**KEY, cost=1.0)
+    with pytest.raises(ConfigurationError, match="was charged 1, and now costs"):
+        ledger.charge(**KEY, cost=cost)
 
 
 @pytest.mark.parametrize("part", list(OTHER))
@@ -502,7 +509,7 @@ class AgainstModel(RuleBasedStateMachine):
 
         over = self.spent() + cost > self.budget or (limit is not None and self.spent(run) + cost > limit)
         known = self.model.get((run, round, question))
-        if known is not None and cost > known:
+        if known is not None and cost != known:
             with pytest.raises(ConfigurationError, match="now costs"):
                 act()
         elif known is not None:

@@ -39,7 +39,9 @@ MOMENTS = {"columns": None, "missing": "error", "weight_column": None, "degree":
 
 
 def private(**settings):
-    return GaussianPrivacy(**{"epsilon": 2.0, "delta": 1e-6, "row_norm": 1.0, "testing_seed": 1, **settings})
+    return GaussianPrivacy(
+        **{"epsilon": 2.0, "delta": 1e-6, "row_norm": 1.0, "testing_seed": 1, "adaptive_clip": False, **settings}
+    )
 
 
 def rows(n=60, d=D, seed=0, size=1.0):
@@ -205,7 +207,7 @@ def test_only_a_testing_seed_lets_anyone_draw_the_same_noise_again(trust):
     assert len(set(twice(None))) == 2
     for who in ("a", ""):
         releases = Releases(private(trust=trust, testing_seed=None), run="run", who=who, sites=1)
-        assert not releases.stream(Round(multiply, number=1), "product").testing
+        assert not releases.stream(Round(multiply, number=1), "product", bytes(32)).testing
 
 
 # ---- charging --------------------------------------------------------------------------------------------------
@@ -366,7 +368,7 @@ def test_a_kill_between_charge_and_reply_costs_one_release_and_lets_none_out_twi
     assert len(charges(site)) == 1
 
 
-# BUG (left failing): a site that lost its memory but not its ledger draws fresh noise for a set-up release that was
+# Was a fault once: a site that lost its memory but not its ledger draws fresh noise for a set-up release that was
 # charged before, for free: two such replies average.
 def test_a_site_that_lost_its_memory_does_not_release_again_what_its_ledger_knows(tmp_path):
     privacy = private(testing_seed=None)
@@ -460,7 +462,7 @@ def test_a_description_keeps_rows_and_gaps_to_the_site():
     assert public["missing"] == 0.0
 
 
-# BUG (left failing): neighbours = "site" hides all rows of a site, but not how many they are
+# Was a fault once: neighbours = "site" hides all rows of a site, but not how many they are
 def test_a_hidden_site_keeps_its_number_of_rows_to_itself():
     privacy = private(neighbours="site", site_norm=1.0, row_norm=None)
     assert ask(opened(privacy=privacy), 0, "data.describe", DESCRIBE)["rows"] is None
@@ -468,20 +470,16 @@ def test_a_hidden_site_keeps_its_number_of_rows_to_itself():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("trust", ["local", "central"])
-def test_an_error_says_outside_no_column_and_no_value(bad, trust):
+def test_what_is_missing_or_infinite_is_no_error_in_a_round_and_counts_as_nothing(bad, trust):
+    """An error would tell that it is there; sites look for it before the first round, by themselves."""
     data = rows()
     data[7, 2] = bad
     site = opened(ArraySource(data, ("age", "sex", "income", "zip")), private(trust=trust))
-    with pytest.raises(DataError) as error:
-        ask(site, 0, "data.moments", {**MOMENTS, "columns": ["age", "sex", "income", "zip"]})
-    text = str(error.value)
-    assert "code data" in text
-    for secret in ("income", "nan", "inf", "missing", "row 7"):
-        assert secret not in text.lower()
-    assert "income" in site.policy.log[0]
+    got = ask(site, 0, "data.moments", {**MOMENTS, "columns": ["age", "sex", "income", "zip"]})
+    assert np.all(np.isfinite(got["sums"]))
 
 
-# BUG (left failing): only fedspan's own errors are turned into a code; the text of any other travels as it is
+# Was a fault once: only fedspan's own errors are turned into a code; the text of any other travels as it is
 # (`InProcess._ask`, and any engine's): "site 'a' failed in step data.moments: row 17 is 'Alice'".
 def test_any_other_error_says_no_more_than_a_code_either():
     class Failing(ArraySource):
@@ -497,7 +495,7 @@ def test_any_other_error_says_no_more_than_a_code_either():
 
 
 def test_a_policys_own_refusal_is_said_as_it_is():
-    with pytest.raises(PolicyError, match="the study says 9 features, site 'a' has 4"):
+    with pytest.raises(PolicyError, match="the study says 9 features, where the columns it names are 4"):
         ask(opened(), 0, "data.prepare", preparation(features=9))
 
 
@@ -689,7 +687,7 @@ def test_whatever_is_prepared_again_the_noise_covers_the_rows_that_are_there(ter
     assert charges(site)[-1].detail["product"]["sensitivity"] >= longest**2 * np.linalg.norm(z, 2) * (1 - 1e-12)
 
 
-# BUG (left failing): `spread` clips rows as they are after a "scale" in its message, and then sums squares before it
+# Was a fault once: `spread` clips rows as they are after a "scale" in its message, and then sums squares before it
 @pytest.mark.parametrize("change", [{"scale": np.full(D, 1e6)}, {"degree": True}])
 def test_no_row_moves_the_columns_squares_by_more_than_the_bound_whatever_the_message_says(change):
     data = np.random.default_rng(0).uniform(0, 1, (60, D))
@@ -706,7 +704,7 @@ def test_no_row_moves_the_columns_squares_by_more_than_the_bound_whatever_the_me
     assert np.linalg.norm(got[1] - got[0]) <= detail["sensitivity"] + 8 * math.sqrt(2 * D) * detail["sigma"]
 
 
-# BUG (left failing): steps = 0 takes the bound of what is clipped, but is not clipped (`steps > 1` is)
+# Was a fault once: steps = 0 takes the bound of what is clipped, but is not clipped (`steps > 1` is)
 @pytest.mark.parametrize("steps", [0, -1])
 def test_fedpowers_release_is_clipped_wherever_its_bound_is_the_clip(steps):
     site = opened(rows(size=5.0), private(epsilon=50.0, row_norm=10.0, site_norm=1e-3))
@@ -733,11 +731,11 @@ def test_fedpowers_release_after_local_steps_is_clipped(change):
 def test_fedpowers_own_z_and_private_sizes_do_not_leave(change):
     site = opened(privacy=private(site_norm=1.0))
     message = {"z": np.eye(D)[:, :2], "steps": 1, "average": False, "align": None, "gather": False, "per_row": False}
-    with pytest.raises(PolicyError, match="no sensitivity for"):
+    with pytest.raises(PolicyError, match=r"no sensitivity for|keeps its own Z"):
         ask_prepared(site, "fedpower.local_steps", {**message, **change})
 
 
-# BUG (left failing): where rows are replaced the NUMBER of rows is public, but not the sum of their weights, which is
+# Was a fault once: where rows are replaced the NUMBER of rows is public, but not the sum of their weights, which is
 # what leaves: replacing a row of weight 1 by one of weight 0 moves it by 1, uncharged and without noise.
 @pytest.mark.parametrize("step", ["gram.multiply_counted", "data.moments"])
 def test_the_sum_of_weights_is_noised_even_where_the_number_of_rows_is_public(step):
@@ -751,7 +749,7 @@ def test_the_sum_of_weights_is_noised_even_where_the_number_of_rows_is_public(st
     assert abs(float(got["rows" if "rows" in got else "weight"]) - weights.sum()) > 1e-6
 
 
-# BUG (left failing): shares of a symmetric matrix have no rows to clip, so a bound on rows or on a site's rows holds
+# Was a fault once: shares of a symmetric matrix have no rows to clip, so a bound on rows or on a site's rows holds
 # for nothing; the run says "certified".
 @pytest.mark.parametrize("terms", [{}, {"n_public": True}, {"neighbours": "site", "site_norm": 1.0, "row_norm": None}])
 def test_a_share_of_a_symmetric_matrix_is_not_released_on_a_bound_that_nothing_keeps(terms):
@@ -776,7 +774,7 @@ def test_a_share_of_a_symmetric_matrix_is_released_with_the_noise_of_an_entry(re
     )
 
 
-# BUG (left failing): a gap is a value that no noise covers. A release of sensitivity 0 leaves as it is (a question of
+# Was a fault once: a gap is a value that no noise covers. A release of sensitivity 0 leaves as it is (a question of
 # zeros; the squares for "features" = 0, whose bound is 0), and in floats NaN plus noise is NaN: which columns have gaps
 # is then read off, in the first two cases uncharged.
 @pytest.mark.parametrize(
@@ -800,7 +798,7 @@ def test_gaps_are_not_read_off_a_release(arithmetic, step, message):
     assert np.all(np.isfinite(got))
 
 
-# BUG (left failing): a site that lost its state sees its data again before `_run` guards what errors say
+# Was a fault once: a site that lost its state sees its data again before `_run` guards what errors say
 def test_an_error_on_restarting_from_the_terms_says_no_more_than_a_code_either():
     class Failing(ArraySource):
         def blocks(self):

@@ -100,7 +100,7 @@ def test_more_honest_sites_than_there_are_is_refused():
         check(private(trust="distributed", honest=11))
 
 
-# BUG (left failing): of 5 named sites a half is drawn, 2, but the check takes a half of all 10
+# Was a fault once: of 5 named sites a half is drawn, 2, but the check takes a half of all 10
 def test_a_fraction_of_named_sites_is_counted_of_those_named():
     cohort = Cohort(only=tuple("abcde"), fraction=0.5)
     drawn = cohort.draw(list("abcdefghij"), np.random.default_rng(0), dict)
@@ -108,7 +108,7 @@ def test_a_fraction_of_named_sites_is_counted_of_those_named():
         check(private(trust="distributed", honest=len(drawn) + 1), cohort=cohort)
 
 
-# BUG (left failing): a late reply that joins the next sum makes a row count twice in it, where the noise is for once
+# Was a fault once: a late reply that joins the next sum makes a row count twice in it, where the noise is for once
 @pytest.mark.parametrize("trust", ["central", "distributed"])
 def test_late_replies_that_join_the_next_sum_are_refused_where_its_noise_is_for_one_of_each(trust):
     with pytest.raises(ConfigurationError):

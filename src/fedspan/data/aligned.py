@@ -18,7 +18,16 @@ from fedspan.errors import DataError
 class Aligned:
     """Raw blocks with the study's columns in the study's order, gaps filled, the weight column taken out."""
 
-    def __init__(self, source: Source, names: list[str] | None, fill: Array | None, weight_column: str | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        names: list[str] | None,
+        fill: Array | None,
+        weight_column: str | None,
+        *,
+        check_weights: bool = True,
+    ) -> None:
+        self._check_weights = check_weights
         self._source, self._fill = source, None if fill is None else np.asarray(fill, dtype=float)
         have = source.columns
         if weight_column is not None and (have is None or weight_column not in have):
@@ -53,7 +62,7 @@ class Aligned:
             if self._weight_at is not None:
                 column = block[:, self._weight_at : self._weight_at + 1]
                 weights = np.asarray(to_host(column), dtype=float).ravel()
-                if not np.all(np.isfinite(weights)) or np.any(weights < 0):
+                if self._check_weights and (not np.all(np.isfinite(weights)) or np.any(weights < 0)):
                     raise DataError("row weights must be finite and not negative")
             if self._source.site_weight != 1:
                 weights = self._source.site_weight * (np.ones(stop - start) if weights is None else weights)

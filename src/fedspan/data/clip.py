@@ -18,6 +18,8 @@ from fedspan.data.source import Block, to_host
 from fedspan.encoding import Array
 from fedspan.errors import DataError, PolicyError
 
+LARGEST_ENTRY = 1e60
+"""Raw entries beyond are cut under a policy: their squares, scaled and multiplied, must stay numbers."""
 _SLACK = 1e-12  # of a squared norm: more than summing up to a million float64 squares loses
 
 
@@ -42,22 +44,38 @@ class RowBounds:
         return np.broadcast_to((self.low + self.high) / 2, (width,)).astype(float)
 
 
-def clamp(block: Block, bounds: RowBounds | None) -> Block:
-    """Return a raw block as float64, its entries within the box."""
+def clamp(block: Block, bounds: RowBounds | None, *, keep_gaps: bool = False) -> Block:
+    """Return a raw block as float64, its entries within the box, and none so large that arithmetic could fail on it.
+
+    Under a policy an error that depends on rows would be a release: what is missing or infinite counts as nothing
+    (``keep_gaps`` leaves gaps to be filled).
+    """
     if bounds is None:
         return block
     if not scipy.sparse.issparse(block):
-        rows = to_host(block).astype(np.float64, copy=False)
-        return rows if bounds.low is None else np.clip(rows, bounds.low, bounds.high)  # NaN stays NaN
-    rows = block.astype(np.float64)
-    if bounds.low is None or bounds.high is None:
-        return rows
-    low, high = (np.broadcast_to(side, (rows.shape[1],)) for side in (bounds.low, bounds.high))
-    if np.any(low > 0) or np.any(high < 0):
-        raise DataError("sparse rows have zeros that the bounds shut out; give bounds with low <= 0 <= high")
-    rows = rows.copy()
-    rows.data = np.clip(rows.data, low[rows.indices], high[rows.indices])
+        return _tame(to_host(block).astype(np.float64, copy=False), bounds.low, bounds.high, keep_gaps)
+    rows = block.astype(np.float64).copy()
+    low = high = None
+    if bounds.low is not None and bounds.high is not None:
+        low, high = (np.broadcast_to(side, (rows.shape[1],)) for side in (bounds.low, bounds.high))
+        if np.any(low > 0) or np.any(high < 0):
+            raise DataError("sparse rows have zeros that the bounds shut out; give bounds with low <= 0 <= high")
+        low, high = low[rows.indices], high[rows.indices]
+    rows.data = _tame(rows.data, low, high, keep_gaps)
     return rows
+
+
+def _tame(entries: Array, low: Array | None, high: Array | None, keep_gaps: bool) -> Array:
+    usable = ~np.isinf(entries) if keep_gaps else np.isfinite(entries)
+    entries = entries if usable.all() else np.where(usable, entries, 0.0)
+    within: Array = np.clip(entries, -LARGEST_ENTRY if low is None else low, LARGEST_ENTRY if high is None else high)
+    return within  # NaN stays NaN
+
+
+def bounded_weights(weights: Array) -> Array:
+    """Return row weights from 0 to 1."""
+    within: Array = np.clip(np.nan_to_num(weights, nan=0.0), 0.0, 1.0)
+    return within
 
 
 def row_squares(block: Block, mean: Array | None, scale: Array | None) -> Array:
@@ -92,7 +110,7 @@ def clip_factors(squares: Array, weights: Array | None, norm: float) -> Array:
 
 def bounded_sums(block: Any, weights: Array | None, with_gaps: bool, bounds: RowBounds) -> Array:
     """Return each column's weighted sum about the middle of the box, each row clipped to its raw bound."""
-    block = clamp(block, bounds)
+    with_gaps, block = True, clamp(block, bounds, keep_gaps=True)  # where none were expected they count as nothing too
     middle = bounds.middle(block.shape[1])
     about = middle if middle.any() else None
     if bounds.raw_norm is None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fedspan.data.aligned import Aligned
 from fedspan.data.columns import any_in_columns
+from fedspan.data.source import Source
 from fedspan.encoding import Array
 from fedspan.errors import DataError
+
+if TYPE_CHECKING:
+    from fedspan.data.preprocess import Preparation
 
 
 def check_present(present: Array, weight: float, columns: list[str] | None) -> None:
@@ -18,6 +24,23 @@ def check_present(present: Array, weight: float, columns: list[str] | None) -> N
             f"every site misses all values in column {_listed(empty, columns)}, so there is no mean to fill them with; "
             "leave these columns out with drop"
         )
+
+
+def check_rows(source: Source, preparation: Preparation) -> None:
+    """Refuse rows that a private study could not use, at the site and before its first round.
+
+    Within the run an error would tell the coordinator something that no noise covers; there such entries count as
+    nothing.
+    """
+    aligned = Aligned(source, None, None, preparation.weight_column)  # refuses bad weights as it reads them
+    with_gaps = preparation.missing == "mean"
+    bad = np.zeros(aligned.width, dtype=bool)
+    for block, _ in aligned.rows():
+        bad |= any_in_columns(block, "isinf")
+        bad |= any_in_columns(block, "isnan") & (not with_gaps)
+    if bad.any():
+        names = None if source.columns is None else list(source.columns)
+        raise DataError(f"it has {unusable(aligned, bad, names, with_gaps)}")
 
 
 def unusable(aligned: Aligned, bad: Array, columns: list[str] | None, with_gaps: bool) -> str:

@@ -16,7 +16,7 @@ import scipy.sparse
 from array_api_compat import array_namespace
 
 from fedspan.data.aligned import Aligned, chooser_matrix
-from fedspan.data.clip import RowBounds, clamp, clip_factors, row_squares
+from fedspan.data.clip import RowBounds, bounded_weights, clamp, clip_factors, row_squares
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError, PolicyError
@@ -41,7 +41,9 @@ class Prepared(Source):
         if source.symmetric:
             source = _symmetric_part(source, names, exact=bounds is not None)
         self._source = source
-        self._aligned = Aligned(source, names, preparation.get("fill"), preparation.get("weight_column"))
+        self._aligned = Aligned(
+            source, names, preparation.get("fill"), preparation.get("weight_column"), check_weights=bounds is None
+        )
         self._mean = _or_none(preparation.get("mean"))
         self._scale = _or_none(preparation.get("scale"))
         self._by_degree = bool(preparation.get("degree"))
@@ -73,7 +75,7 @@ class Prepared(Source):
 
     def _bounded(self, weights: Array | None) -> Array | None:
         """Under a policy a row counts for one at most: the number of rows is bounded too."""
-        return weights if weights is None or self.bounds is None else np.minimum(weights, 1.0)
+        return weights if weights is None or self.bounds is None else bounded_weights(weights)
 
     def _clip_rows(self) -> list[Array] | None:
         """Return each row's clip, squared, block by block: of the row as it enters the Gram matrix."""

@@ -20,13 +20,13 @@ import numpy as np
 
 from fedspan.data.align import align_columns
 from fedspan.data.aligned import Aligned
-from fedspan.data.clip import RowBounds, bounded_sums
+from fedspan.data.clip import RowBounds, bounded_sums, bounded_weights
 from fedspan.data.columns import column_sums, count_gaps, gap_weights, lowest_entry
 from fedspan.data.complaints import check_present, unusable
 from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.data.source import Source
 from fedspan.encoding import Array, Plain
-from fedspan.errors import ConfigurationError, DataError, FileError, PolicyError
+from fedspan.errors import ConfigurationError, DataError, FileError
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
 
 
@@ -111,6 +111,9 @@ class SetUp:
     tighten: Callable[[float, float, dict[str, Plain], int], float | None] = lambda *figures: None
     """From the noised total, the rows, the preparation and the sites, a norm to clip rows to from here on."""
 
+    check: Callable[[int], None] = lambda width: None
+    """Refuses a study of so many features."""
+
     @property
     def private(self) -> bool:
         """Whether sites have a policy."""
@@ -163,17 +166,16 @@ def moments_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[i
 @site_step("data.moments", lost="restart", setup=True, sensitivity=moments_sensitivity)
 def moments(site: Site, message: dict[str, Plain]) -> Reply:
     """Sum weights and columns over present entries; missing or infinite ones are refused unless filled."""
-    if message["degree"] and site.policy is not None:
-        raise PolicyError("degrees are released as they are, which a privacy policy does not allow")
     with_gaps = message["missing"] == "mean"
     weight, lowest = 0.0, 0.0
     with _at(site), np.errstate(invalid="ignore", over="ignore"):  # reported below, with the column's name
-        aligned = Aligned(site.source, message["columns"], None, message["weight_column"])
+        lenient = site.policy is not None  # where an error would be a release
+        aligned = Aligned(site.source, message["columns"], None, message["weight_column"], check_weights=not lenient)
         width = aligned.width
         bounds = row_bounds(site, width, {})
         sums, present, normal = np.zeros(width), np.zeros(width), np.zeros(width)
         for block, weights in aligned.rows():
-            weights = weights if bounds is None or weights is None else np.minimum(weights, 1.0)
+            weights = weights if bounds is None or weights is None else bounded_weights(weights)
             mass = float(block.shape[0]) if weights is None else float(weights.sum())
             weight += mass
             held = mass - gap_weights(block, weights, with_gaps)
@@ -225,10 +227,6 @@ def prepare(site: Site, message: dict[str, Plain]) -> Reply:
     """Install the preparation; reply this site's share of the total variance."""
     with _at(site):
         install(site, message)
-        if site.policy is not None and message["features"] != site.data.shape[1]:
-            raise PolicyError(
-                f"the study says {message['features']} features, site {site.id!r} has {site.data.shape[1]}"
-            )
         with np.errstate(over="ignore", invalid="ignore"):
             total = site.data.total() if message.get("total", True) else 0.0
     if not np.isfinite(total):
@@ -262,6 +260,8 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
     if columns is not None and p.weight_column is not None:
         columns = [c for c in columns if c != p.weight_column]
     by_degree = p.normalise == "degree"
+    width = len(columns) if columns is not None else next(iter(described.values()))["features"]
+    private.check(width)  # before anything is released
     rows = {s: d["rows"] for s, d in described.items() if d["rows"] is not None}
     shared = {
         "columns": columns, "missing": p.missing, "weight_column": p.weight_column, "degree": by_degree,
@@ -275,7 +275,6 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
         weight = max(weight, 1.0)  # noise may have carried the count below
     if weight <= 0:
         raise DataError("the weights of all rows sum to zero; give some row a positive weight")
-    width = len(columns) if columns is not None else next(iter(described.values()))["features"]
     mean = _mean(sums, weight, width, private) if shared["sums"] else None
     agreed: dict[str, Plain] = {"columns": columns, "weight_column": p.weight_column, "features": width}
     agreed["total"] = private.total
@@ -295,9 +294,9 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
         agreed["privacy"] = private.agree(width, weight, {s: d["rows"] for s, d in described.items()})
     total = yield Round(prepare, agreed, Sum())
     norm = private.tighten(float(total), weight, agreed, len(described)) if private.total else None
-    if norm is not None:  # no figure is asked for: only the clip changes
-        agreed = {**agreed, "norm": norm, "total": False}
-        yield Round(prepare, agreed, Sum())
+    if norm is not None:
+        agreed = {**agreed, "norm": norm}
+        total = yield Round(prepare, agreed, Sum())  # of the rows as they are clipped now
     return Facts(
         rows=rows,
         features=width,

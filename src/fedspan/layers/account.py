@@ -108,7 +108,7 @@ def _second_noise(releases: Releases, question: Round, parts: dict[str, Any]) ->
     if releases.published is None or question.step.setup:
         return parts
     sigma = releases.published.at_coordinator(question, releases)
-    stream = releases.stream(question, "coordinator")
+    stream = releases.stream(question, "coordinator", releases.secret.tag("second", question.number, parts))
     return {
         name: add_noise(stream, part, fixed_scale(sigma)) if np.ndim(part) else part for name, part in parts.items()
     }

@@ -194,6 +194,16 @@ class GaussianPrivacy:
         """Whether a site may say how many rows it has."""
         return self.n_public or self.relation in ("row-replace", "entry", "ppm-12")
 
+    @property
+    def total_share(self) -> float:
+        """The share of one release of the total variance: it is asked again where the clip is tightened in between."""
+        return self.shares["variance"] / (2 if self.may_tighten else 1)
+
+    @property
+    def may_tighten(self) -> bool:
+        """Whether the clip may be tightened after set-up."""
+        return self.adaptive_clip and self.relation in ("row", "row-replace") and self.calibration == "tight"
+
     @cached_property
     def mu(self) -> float:
         """The budget in Gaussian differential privacy."""
@@ -227,7 +237,6 @@ class GaussianPrivacy:
             float(bound),  # type: ignore[arg-type]
             raw=bounds.raw_norm,
             rows_per_person=self.rows_per_person,
-            seen_alone=self.trust == "local",
             whole=self.site_norm,
         )
 

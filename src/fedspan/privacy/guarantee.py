@@ -26,8 +26,8 @@ _NEIGHBOURS = {
 _TRUSTS = {
     "local": "nobody is trusted: each site adds the whole noise before anything leaves it",
     "distributed": (
-        "each of {sites} sites adds a share of the noise; the channel is trusted to show the coordinator only sums "
-        "(replies are not masked in this version)"
+        "each site adds a share of the noise, enough while {sites} of them are honest; the channel is trusted to show "
+        "the coordinator only sums (replies are not masked in this version)"
     ),
     "central": "the coordinator is trusted: sites send it plain sums and it adds the noise",
 }
@@ -103,7 +103,8 @@ def guarantee(releases: Releases, features: int) -> Guarantee:
     bound = bound_words(privacy, releases, features)
     words = (
         f"({privacy.epsilon:g}, {privacy.delta:g})-differential privacy for {near}. {who[0].upper()}{who[1:]}. "
-        f"It rests on: {bound}. {label[0].upper()}{label[1:]}: {reason}."
+        f"It rests on: {bound}. {label[0].upper()}{label[1:]}: {reason}. It is about this run alone: others on the "
+        f"same rows add to it."
     )
     return Guarantee(
         privacy.epsilon, privacy.delta, spent_epsilon, privacy.relation, privacy.trust, bound, label, reason,
@@ -132,6 +133,6 @@ def bound_words(privacy: GaussianPrivacy, releases: Releases, features: int) -> 
         return f"the squares of a site's rows summing to at most {privacy.site_norm:g}, which sites scale down to"
     norm = releases.neighbours.bound
     box = ", columns clamped to public ranges" if isinstance(privacy.row_norm, Bounds) else ""
-    given = releases.privacy.row_bounds(features, centred=True, scaled=False).norm or norm
-    tighter = f" (tighter than the {given:g} of the terms, as the noised total said)" if norm < 0.999 * given else ""
+    given = releases.given
+    tighter = f" (tighter than the {given:.4g} of the terms, as the noised total said)" if norm < given else ""
     return f"rows of norm at most {norm:.4g} as they enter the Gram matrix, clipped at the site{box}{tighter}"

@@ -48,9 +48,6 @@ CREATE TABLE charges (
     cost REAL NOT NULL CHECK (cost > 0 AND cost < 9e999), detail TEXT NOT NULL, at TEXT NOT NULL, UNIQUE ({_KEY})
 );
 CREATE TABLE budgets (seq INTEGER PRIMARY KEY, budget REAL NOT NULL, reason TEXT NOT NULL, at TEXT NOT NULL);
-CREATE TABLE secrets (secret BLOB NOT NULL);
-CREATE TRIGGER secrets_update BEFORE UPDATE ON secrets {_ONLY_ADDED};
-CREATE TRIGGER secrets_delete BEFORE DELETE ON secrets {_ONLY_ADDED};
 CREATE TRIGGER charges_update BEFORE UPDATE ON charges {_ONLY_ADDED};
 CREATE TRIGGER charges_delete BEFORE DELETE ON charges {_ONLY_ADDED};
 CREATE TRIGGER charges_replace BEFORE INSERT ON charges WHEN EXISTS (
@@ -136,7 +133,7 @@ class Ledger:
             asked = f"{step} {release} of round {round} in run {run}"
             known = connection.execute(f"SELECT cost FROM charges WHERE ({_KEY}) = (?, ?, ?, ?, ?)", key).fetchone()
             if known:
-                if cost > known[0] * (1 + _SLACK):  # less noise than was paid for
+                if abs(cost - known[0]) > _SLACK * known[0]:  # other noise than was paid for
                     raise ConfigurationError(
                         f"{asked} was charged {known[0]:.6g}, and now costs {cost:.6g}; start anew"
                     )
@@ -173,12 +170,6 @@ class Ledger:
         """The most mu² over all runs, as the file has it now."""
         with self._transaction("DEFERRED") as connection:
             return _budget(connection)
-
-    @property
-    def secret(self) -> bytes:
-        """32 random bytes that live as long as the charges: the noise of each release is keyed by them."""
-        with self._transaction("DEFERRED") as connection:
-            return bytes(connection.execute("SELECT secret FROM secrets").fetchone()[0])
 
     def charges(self, run: str | None = None) -> list[Charge]:
         """Return the charges in order, of one run or of all."""
@@ -254,7 +245,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
     """Open a ledger's file, made if there is none; refuse any other file without changing it."""
     if path is None:
         connection = _connect(":memory:")
-        _make(connection)
+        connection.executescript(_SCHEMA)
         return connection
     target = path.resolve()
     with _file_errors(f"ledger {path}"):
@@ -273,12 +264,6 @@ def _open(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
-def _make(connection: sqlite3.Connection) -> None:
-    connection.executescript(_SCHEMA)
-    connection.execute("INSERT INTO secrets VALUES (?)", (os.urandom(32),))
-    connection.commit()
-
-
 def _create(target: Path) -> None:
     """Make a new ledger beside its place and link it there whole, so that one cut short is never taken for new."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +271,7 @@ def _create(target: Path) -> None:
     os.close(handle)
     try:
         with closing(sqlite3.connect(name)) as connection:
-            _make(connection)
+            connection.executescript(_SCHEMA)
         os.link(name, target)
     except FileExistsError:
         pass  # another process was faster, and its ledger is as good

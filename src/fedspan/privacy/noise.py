@@ -19,7 +19,6 @@ near to one that the difference can be bounded: see `split_distance`.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 import os
 import threading
@@ -57,17 +56,13 @@ class Stream:
         self._use(os.urandom(32))
 
     @classmethod
-    def of_release(cls, secret: bytes, *release: int | str) -> Stream:
-        """Return the stream of one release: always the same for it, and for no other, under a secret of the site's.
-
-        However often a release is made again (after a crash, by a site that lost its memory), it gets the very noise
-        that may have left already: fresh noise on the same value would average out.
-        """
-        if len(secret) < 32:
-            raise ConfigurationError(f"a site's secret has at least 32 bytes, got {len(secret)}")
+    def of_release(cls, tag: bytes) -> Stream:
+        """Return the stream of one release, keyed by its tag (`fedspan.privacy.secret`): the same if made again."""
+        if len(tag) != 32:
+            raise ConfigurationError(f"a release's tag has 32 bytes, got {len(tag)}")
         stream = cls()
         stream._keyed = True
-        stream._use(hmac.digest(secret, ascii(list(release)).encode(), "sha256"))
+        stream._use(tag)
         return stream
 
     @property

@@ -14,14 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from fedspan.data import Preparation
 from fedspan.data.clip import RowBounds
-from fedspan.encoding import Array, digest
+from fedspan.encoding import Array, Plain, digest
 from fedspan.errors import DataError, FedspanError, PolicyError, SiteError
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.mechanisms import Scale, add_noise, in_pieces, tight_scale
 from fedspan.privacy.noise import Stream
 from fedspan.privacy.published_noise import PublishedNoise
+from fedspan.privacy.questions import check_question
+from fedspan.privacy.secret import Secret
 from fedspan.rounds import Round, Site
 from fedspan.sensitivity import Neighbours
 
@@ -30,6 +33,7 @@ SETUP = {
     ("data.spread", "squares"): "scale", ("data.prepare", "total"): "variance",
 }  # fmt: skip
 """The share of the budget that each part of a set-up release is charged to."""
+SMALLEST = 1e-150
 PUBLIC = ("data.describe",)
 """Steps that release no figure of the rows: columns' names, types, and the number of rows where that is public."""
 
@@ -38,10 +42,17 @@ class Releases:
     """Charges releases to a ledger and adds their noise."""
 
     def __init__(
-        self, privacy: GaussianPrivacy, *, run: str, who: str, sites: int, ledger: Ledger | None = None
+        self,
+        privacy: GaussianPrivacy,
+        *,
+        run: str,
+        who: str,
+        sites: int,
+        ledger: Ledger | None = None,
+        secret: Secret | None = None,
     ) -> None:
         self.privacy, self.run, self.who = privacy, run, who
-        self._ledger = ledger
+        self._ledger, self.secret = ledger, Secret() if secret is None else secret
         self.sites = (privacy.honest or sites) if privacy.trust == "distributed" else 1
         self.heard = (
             sites if privacy.trust == "local" else sites / self.sites if privacy.trust == "distributed" else 1.0
@@ -49,13 +60,15 @@ class Releases:
         """How many times the variance that is counted on is in a sum of all sites' replies."""
         self.bounds: RowBounds | None = None
         """What the prepared rows are clipped to: set when they are installed, and by nothing else."""
+        self.given = 0.0
+        """The terms' own bound, where that was tightened."""
         self.raw = RowBounds()
         """What raw rows are clipped to in the set-up releases."""
         self.features = 1
         self.planned: int | None = None
         """How many releases the solver will make."""
-        self.prepared = ""
-        """The digest of the preparation that releases are made under: under another one they are other releases."""
+        self.context: Plain = None
+        """What else a release depends on: the preparation and, where they were read through, the rows."""
         self.published = PublishedNoise(privacy) if privacy.calibration == "published" else None
 
     @property
@@ -77,6 +90,7 @@ class Releases:
         bounds = self.privacy.row_bounds(width, centred=centred, scaled=scaled, tighter=tighter)
         if install:
             self.bounds = bounds
+            self.given = self.privacy.row_bounds(width, centred=centred, scaled=scaled).norm or 0.0
         else:
             self.raw = bounds
         return bounds
@@ -91,10 +105,7 @@ class Releases:
         if isinstance(planned, int) and not isinstance(planned, bool):
             self.planned = max(planned, 1)
         if self.published is not None and isinstance(terms, dict):
-            self.published.chosen = str(terms.get("formula"))
-            self.published.sizes = tuple(int(rows) for rows in terms.get("sizes", ()))
-            drawn = terms.get("drawn")
-            self.published.drawn = None if drawn is None else (int(drawn[0]), int(drawn[1]))
+            self.published.accept(terms)
 
     @property
     def neighbours(self) -> Neighbours:
@@ -105,6 +116,8 @@ class Releases:
 
     def cost(self, question: Round, share: str) -> float:
         """Return what a release costs: its share of mu^2, or an equal part of what set-up left."""
+        if share == "variance":
+            return self.privacy.total_share * self.limit
         if share in self.privacy.shares:
             return self.privacy.shares[share] * self.limit
         if self.planned is None:
@@ -127,17 +140,16 @@ class Releases:
     ) -> dict[str, Array]:
         """Charge a release and return it with its noise. ``again``: whether a charged one may be made once more."""
         shapes = {name: np.shape(part) for name, part in parts.items()}
-        self._sensitivities(question, shapes)  # refuses a question before it looks at the answer
+        scales, tag = self.charge(question, shapes, about, rows, values=parts, again=again)
         if not all(np.all(np.isfinite(part)) for part in parts.values()):  # noise does not hide where they are
             raise DataError("the release would hold values that are missing or infinite")
-        scales = self.charge(question, shapes, about, rows, again=again)
         released = {}
         for name, part in parts.items():
             if name not in scales:
                 released[name] = part
                 continue
             scale, shape = scales[name]
-            released[name] = add_noise(self.stream(question, name), part, scale, shape).reshape(np.shape(part))
+            released[name] = add_noise(self.stream(question, name, tag), part, scale, shape).reshape(np.shape(part))
         return released
 
     def charge(
@@ -147,15 +159,40 @@ class Releases:
         about: Array | None = None,
         rows: float = 1.0,
         *,
+        values: Plain = None,
         again: bool = True,
-    ) -> dict[str, tuple[Scale, Array | float]]:
-        """Charge a release of these shapes, then return the noise of each part that has any."""
+    ) -> tuple[dict[str, tuple[Scale, Array | float]], bytes]:
+        """Charge a release, then return the noise of each part that has any, and the tag that keys it.
+
+        The same release again (of the same values, by the same noise) is not charged twice; any other one is.
+        """
+        scales, charges = self._price(question, shapes, about, rows)
+        tag = self.secret.tag(
+            self.run, self.who, question.number, question.digest, self.context, values,
+            [[name, scale.sigma, scale.share] for name, (scale, _) in sorted(scales.items())],
+        )  # fmt: skip
+        for names, cost, detail in charges:
+            new = self.ledger.charge(
+                run=self.run, round=question.number, question=f"{question.digest[:32]}:{tag.hex()[:32]}",
+                step=question.step.name, release="+".join(names), cost=cost, detail=detail, limit=self.limit,
+            )  # fmt: skip
+            if not new and not again:
+                raise PolicyError(
+                    f"round {question.number} ({question.step.name}) was released before, and is not again"
+                )
+        return scales, tag
+
+    def _price(
+        self, question: Round, shapes: dict[str, tuple[int, ...]], about: Array | None, rows: float
+    ) -> tuple[dict[str, tuple[Scale, Array | float]], list[tuple[list[str], float, dict[str, Any]]]]:
+        """Return the noise of each part, and what to charge: for each share its parts, cost and detail."""
         sensitivities = self._sensitivities(question, shapes)
         groups: dict[str, list[str]] = {}
         for name, sensitivity in sorted(sensitivities.items()):  # a wire may bring them in another order
             if sensitivity > 0:
                 groups.setdefault(SETUP.get((question.step.name, name), "solver"), []).append(name)
         scales: dict[str, tuple[Scale, Array | float]] = {}
+        charges = []
         for share, names in groups.items():
             cost = self.cost(question, share)
             if cost <= 0:
@@ -169,19 +206,10 @@ class Releases:
                         sensitivities[name], math.sqrt(cost), len(names), size, self.sites, self.privacy.arithmetic
                     )
                     scales[name] = scale, 1.0
-            detail = {name: {"sensitivity": sensitivities[name], "sigma": scales[name][0].sigma} for name in names} | {
-                "neighbours": self.privacy.relation,
-                "trust": self.privacy.trust,
-            }
-            new = self.ledger.charge(
-                run=self.run, round=question.number, question=self.key(question), step=question.step.name,
-                release="+".join(names), cost=cost, detail=detail, limit=self.limit,
-            )  # fmt: skip
-            if not new and not again:  # fresh noise on the same release would average out, at no cost
-                raise PolicyError(
-                    f"round {question.number} ({question.step.name}) was released before, and is not again"
-                )
-        return scales
+            noise = {name: {"sensitivity": sensitivities[name], "sigma": scales[name][0].sigma} for name in names}
+            said = {"neighbours": self.privacy.relation, "trust": self.privacy.trust}
+            charges.append((names, cost, {**noise, **said}))
+        return scales, charges
 
     def _sensitivities(self, question: Round, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
         if question.step.sensitivity is None:
@@ -194,29 +222,33 @@ class Releases:
         undeclared = set(shapes) - set(declared)
         if undeclared:
             raise PolicyError(f"step {question.step.name} declares no sensitivity for {sorted(undeclared)}")
-        for name, value in declared.items():
-            if not 0 <= value < math.inf:
+        for name, value in declared.items():  # 0 is of what depends on no row, never of what is merely very small
+            if value != 0 and not SMALLEST < value < 1 / SMALLEST:
                 raise PolicyError(f"step {question.step.name}: the sensitivity of {name} is {value!r}")
         return {name: declared[name] for name in shapes}
 
-    def stream(self, question: Round, part: str) -> Stream:
+    def stream(self, question: Round, part: str, tag: bytes) -> Stream:
         """Return the source of a release's noise: nobody else's to predict, and the same if it is made again."""
         seed = self.privacy.testing_seed
         if seed is not None:
             return Stream.for_testing(seed, self.who, question.number, part)
-        return Stream.of_release(self.ledger.secret, self.run, self.who, question.number, self.key(question), part)
-
-    def key(self, question: Round) -> str:
-        """Return what tells one release of a round from another: all that its value depends on but the rows."""
-        return question.digest + self.prepared
+        return Stream.of_release(self.secret.tag(tag.hex(), part))
 
 
 class SitePolicy:
     """A site's policy under the terms it accepted."""
 
-    def __init__(self, releases: Releases, log_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        releases: Releases,
+        log_file: Path | None = None,
+        *,
+        agreed: Preparation | None = None,
+        rows: str = "",
+    ) -> None:
         self.releases = releases
         self.privacy = releases.privacy
+        self._agreed, self._rows_digest = agreed, rows
         self.log: list[str] = []
         """What happened here, for this site's own eyes; with a run folder it is in a file there too."""
         self._log_file = log_file
@@ -231,8 +263,9 @@ class SitePolicy:
                 f"solver that does: covariance, private-power, power, krylov, fedpower, mod-sulq"
             )
         terms = (question.message if question.step.name == "data.prepare" else site.state.get("preparation")) or {}
+        check_question(question, self.privacy, site.source, self._agreed)
         self.releases.accept(terms.get("privacy"))
-        self.releases.prepared = "" if question.step.setup else digest(site.state.get("preparation"))
+        self.releases.context = [self._rows_digest, digest(site.state.get("preparation"))]
 
     def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
         """Return the parts as they may leave: noised and charged here, or as they are to a trusted coordinator."""
@@ -249,8 +282,8 @@ class SitePolicy:
             raise PolicyError(f"{name} is released piece by piece, with noise at the site; set trust to local")
         self.releases.bounds = getattr(site.data, "bounds", None)
         rows, again = self._rows(site), site.memory.durable
-        scale, _ = self.releases.charge(site.asked, {name: shape}, rows=rows, again=again)[name]
-        return in_pieces(self.releases.stream(site.asked, name), scale)
+        scales, tag = self.releases.charge(site.asked, {name: shape}, rows=rows, again=again)
+        return in_pieces(self.releases.stream(site.asked, name, tag), scales[name][0])
 
     def _rows(self, site: Site) -> float:
         """This site's rows, for the published formulas that take them as public."""

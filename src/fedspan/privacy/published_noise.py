@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedspan.encoding import Array
+from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError, PolicyError
 from fedspan.privacy import published
 from fedspan.privacy.accountant import epsilon_of
@@ -40,6 +40,16 @@ class PublishedNoise:
         self.drawn: tuple[int, int] | None = None
         """FedPower's Alg. 3: how many take part in a round, and the scheme."""
 
+    def accept(self, terms: dict[str, Plain]) -> None:
+        """Take the formula and the public sizes from the study's terms; refuse a formula other than this site's own."""
+        chosen = str(terms.get("formula"))
+        if self._privacy.formula not in (None, chosen):
+            raise PolicyError(f"this site agreed to the formula {self._privacy.formula!r}, not to {chosen!r}")
+        self.chosen = chosen
+        self.sizes = tuple(max(int(rows), 1) for rows in terms.get("sizes", ()))
+        drawn = terms.get("drawn")
+        self.drawn = None if drawn is None else (int(drawn[0]), int(drawn[1]))
+
     def formula(self, step: str) -> str:
         """Return the formula for a step's release; refuse one that is not of its kind."""
         if not step.startswith(COVERS.get(self.chosen, "?")):
@@ -65,7 +75,8 @@ class PublishedNoise:
             case "fedpower":
                 z = _matrix(question.message) if about is None else about
                 weight = 1.0 if _is_per_row(question.message) else rows  # of the paper's p_i Y_i, times n
-                return fixed_scale(weight * float(np.abs(z).max()) * self._fedpower(epsilon, planned)[0]), 1.0
+                sigma = self._fedpower(epsilon, planned, own=rows)[0]
+                return fixed_scale(weight * float(np.abs(z).max()) * sigma), 1.0
             case "analyze-gauss":
                 side = published.analyze_gauss_sigma(epsilon, delta, releases.neighbours.gram())
                 return fixed_scale(side, releases.sites), _off_diagonal(shape[0])
@@ -92,10 +103,12 @@ class PublishedNoise:
             weight = float(count) if scheme == 1 else sum(self.sizes) * count / len(self.sizes)
         return weight * float(np.abs(z).max()) * server
 
-    def _fedpower(self, epsilon: float, communications: int) -> tuple[float, float]:
-        """Return sigma and sigma' (sigma'')."""
+    def _fedpower(self, epsilon: float, communications: int, own: float = math.inf) -> tuple[float, float]:
+        """Return sigma and sigma' (sigma''). A site counts itself among the sizes it is told, so it adds enough."""
         if not self.sizes:
             raise ConfigurationError("FedPower's formula takes the sites' sizes as public; set n_public=True")
+        if self.drawn is None and own < min(self.sizes):
+            return published.fedpower_sigma(epsilon, self._privacy.delta, communications, max(round(own), 1)), 0.0
         smallest, share, delta = min(self.sizes), max(self.sizes) / sum(self.sizes), self._privacy.delta
         if self._privacy.split is not None:
             if self.drawn is not None:  # as sigma' and sigma'' of Alg. 3 are to sigma' of Alg. 2

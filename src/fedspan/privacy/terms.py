@@ -16,6 +16,7 @@ from fedspan.data.preprocess import SetUp
 from fedspan.encoding import Plain
 from fedspan.errors import ConfigurationError
 from fedspan.linalg import orth
+from fedspan.privacy import published
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
 from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, FedPower, ModSulq, Solver, make
 
@@ -23,8 +24,10 @@ Agree = Callable[[int, float, dict[str, int | None]], dict[str, Plain]]
 COVARIANCE_FEATURES = 4096
 """Up to so many features the whole Gram matrix is a message (64 MB), and the best one to put noise on."""
 MOST_ROUNDS = 8
-FELT = 0.01
+FELT = 0.03
 """Noise below this share of the total variance is not worth clipping more for."""
+LEAST = 2 / 3
+"""The most that the clip is tightened."""
 ROUNDS_IN_THE_DARK = 3
 _STARTS = 4
 
@@ -87,13 +90,14 @@ def asked_of(cohort: Cohort, sites: int) -> int:
     return min(cohort.first or drawn, drawn)
 
 
-def set_up_for(privacy: GaussianPrivacy, agree: Agree) -> SetUp:
+def set_up_for(privacy: GaussianPrivacy, agree: Agree, check: Callable[[int], None] = lambda width: None) -> SetUp:
     """Return what a private study asks while it prepares the data."""
     return SetUp(
         count=not privacy.rows_known,
         total=privacy.shares["variance"] > 0,
         bounds=lambda d: privacy.row_bounds(d, centred=True, scaled=False),
         agree=agree,
+        check=check,
         tighten=partial(tighter_norm, privacy),
     )
 
@@ -104,21 +108,22 @@ def tighter_norm(
     """Return a norm to clip rows to below the terms' C, or None: post-processing of the noised total variance.
 
     Noise grows with C^2, and a bound that was set before the data was seen is often loose: rows centred within it are
-    shorter. At the root mean square norm (the total over the rows, one deviation of its noise added) noise is least for
-    what the clip cuts. That cut does not shrink with more rows, so it is made only where the noise would be felt: its
-    largest singular value above a hundredth of the total.
+    shorter. At the root mean square norm (the total over the rows, one deviation of its noise added) noise is small for
+    what the clip cuts. That cut does not shrink with more rows, so it is made only where the noise would be felt, its
+    largest singular value above `FELT` of the total, and never below `LEAST` of C: a row is then cut to two thirds at
+    most, and no direction's variance by more than a factor of 2.25, whatever lies in it.
     """
-    if not privacy.adaptive_clip or privacy.relation not in ("row", "row-replace") or privacy.calibration != "tight":
+    if not privacy.may_tighten:
         return None
     d = preparation["features"]
     centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
     neighbours = privacy.neighbours_of(privacy.row_bounds(d, centred=centred, scaled=scaled))
     heard = math.sqrt(sites) if privacy.trust == "local" else 1.0  # every site's noise is in the sum
-    about = neighbours.total(d) * heard / (privacy.mu * math.sqrt(privacy.shares["variance"]))
+    about = neighbours.total(d) * heard / (privacy.mu * math.sqrt(privacy.total_share))
     likely = max(total, 0.0) + about
     if neighbours.gram() * heard / privacy.mu * math.sqrt(2 * d) < FELT * likely:
         return None
-    norm = math.sqrt(likely / max(rows, 1.0))
+    norm = max(math.sqrt(likely / max(rows, 1.0)), LEAST * neighbours.bound)
     return norm if norm < neighbours.bound else None
 
 
@@ -187,7 +192,12 @@ def check_published(privacy: GaussianPrivacy, solver: Solver) -> str:
         raise ConfigurationError(
             "FedPower's published noise is added at the sites and again at the coordinator; set trust = 'local'"
         )
-    return privacy.formula or fitting[0]
+    formula = privacy.formula or fitting[0]
+    if formula in ("ppm", "hardt-price"):
+        published.ppm_sigma(privacy.epsilon, privacy.delta, 1)  # refuses a delta that its proof does not cover
+    if formula == "analyze-gauss":
+        published.analyze_gauss_sigma(privacy.epsilon, privacy.delta)
+    return formula
 
 
 def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: float, sites: int = 1) -> int:

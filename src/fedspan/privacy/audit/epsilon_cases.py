@@ -107,12 +107,15 @@ def _set_up(
         rounds.append(Round(moments, {**wanted, "columns": None, "weight_column": None, "degree": False}, Sum()))
     if gaps == "mean":
         agreed["fill"] = np.zeros(d)
-    if scale:  # so far off along one column that every row is clipped to R along it
-        rounds.append(Round(spread, {**agreed, "mean": -_FAR * np.eye(d)[0]}, Sum()))
+    reach = 0.999 * (
+        privacy.row_bounds(d, centred=True, scaled=False).raw_norm or 0.0
+    )  # as far as a site lets a mean be
+    if scale:  # so far off along one column that rows are clipped to R nearly along it
+        rounds.append(Round(spread, {**agreed, "mean": -reach * np.eye(d)[0]}, Sum()))
         agreed["scale"] = np.full(d, 1e-3)
     if center:
         # so far off that clipping before centring, not after, would show
-        agreed["mean"] = np.full(d, -10 * _length(privacy) / math.sqrt(d) if far else 0.0)
+        agreed["mean"] = np.full(d, -reach / math.sqrt(d) if far else 0.0)
     return (*rounds, Round(prepare, agreed, Sum()))
 
 
@@ -155,9 +158,7 @@ def _furthest(privacy: GaussianPrivacy, d: int, many: int, *, opposite: bool) ->
         return _entries(privacy, d, many)
     u, v = _length(privacy) * np.asarray(hadamard(d), dtype=float)[:2] / math.sqrt(d)
     if privacy.relation == "site":
-        # where the coordinator sees sums only, a site may be absent: all its rows are zero
-        pair = (u[None], v[None]) if privacy.trust == "local" else (0 * u[None], u[None])
-        return ArraySource(pair[0]), ArraySource(pair[1])
+        return ArraySource(u[None]), ArraySource(v[None])
     own = np.full((privacy.rows_per_person, 1), 1.0)
     base = _base(privacy, d, many)
     if privacy.relation == "row":

@@ -1,0 +1,109 @@
+"""What a coordinator may ask of a site with a policy: every field checked before a row is touched.
+
+A question that made arithmetic fail on some rows and not on others would be answered by the error itself, without
+noise. So vectors have the right length, are finite and lie within the bounds that the site's guarantee rests on
+anyway, and what the site agreed to (how gaps are met, which column holds weights) cannot be changed by a message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedspan.data import Preparation, Source
+from fedspan.encoding import Plain
+from fedspan.errors import PolicyError
+from fedspan.privacy.gaussian import GaussianPrivacy
+from fedspan.rounds import Round
+
+LARGEST = 1e60
+"""No number of a question is larger; with rows clamped to the same, no product of theirs overflows."""
+_SCALES = 1e-30, 1e30
+_TIGHTEST = 1e-3  # of the terms' own bound: below it a clip would be no clip but a switch
+
+
+def check_question(question: Round, privacy: GaussianPrivacy, source: Source, agreed: Preparation | None) -> None:
+    """Refuse a question whose fields no honest coordinator sends."""
+    message: Any = question.message
+    if question.number < -1:
+        raise PolicyError(f"rounds are numbered from 0, got {question.number}")
+    if question.step.name.startswith("data."):
+        _check_columns(message, source)
+        _check_agreed(message, agreed)
+    if question.step.name in ("data.spread", "data.prepare"):
+        width = _width(message, source)
+        if message.get("features", width) != width:
+            raise PolicyError(
+                f"the study says {message['features']!r} features, where the columns it names are {width}"
+            )
+        _check_vectors(message, privacy, width)
+        _check_norm(message, privacy, width)
+    z = message.get("z") if isinstance(message, dict) else message
+    if isinstance(z, np.ndarray) and z.size and z.dtype.kind == "f":
+        largest = float(np.abs(z).max())
+        if not (largest == 0 or 1 / LARGEST < largest < LARGEST):  # NaN too
+            raise PolicyError(f"a matrix to multiply with has finite entries of at most {LARGEST:g}, got {largest:g}")
+
+
+def _width(message: dict[str, Plain], source: Source) -> int:
+    names = message.get("columns")
+    return source.shape[1] if names is None else len(names)
+
+
+def _check_columns(message: dict[str, Plain], source: Source) -> None:
+    names = message.get("columns")
+    if names is None:
+        return
+    if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
+        raise PolicyError("a study names each of its columns once")
+    if source.columns is None:
+        raise PolicyError("the study names columns, and this site's have no names")
+
+
+def _check_agreed(message: dict[str, Plain], agreed: Preparation | None) -> None:
+    """What the rows are read by was agreed before the run."""
+    if message.get("degree"):
+        raise PolicyError("degrees are released as they are, which a privacy policy does not allow")
+    if agreed is None:
+        return
+    for name in ("missing", "weight_column"):
+        if name in message and message[name] != getattr(agreed, name):
+            raise PolicyError(f"{name} = {message[name]!r} is not what was agreed on, {getattr(agreed, name)!r}")
+
+
+def _check_vectors(message: dict[str, Plain], privacy: GaussianPrivacy, width: int) -> None:
+    bounds = privacy.row_bounds(width, centred=False, scaled=False)
+    for name in ("mean", "fill"):
+        vector = message.get(name)
+        if vector is None:
+            continue
+        if privacy.relation not in ("row", "row-replace"):
+            raise PolicyError(f"neighbours = {privacy.relation!r} allow no {name}")
+        vector = _vector(name, vector, width)
+        if np.linalg.norm(vector - bounds.middle(width)) > (bounds.raw_norm or 0.0) * (1 + 1e-6):
+            raise PolicyError(f"the {name} lies beyond the bound that raw rows are clipped to")
+    scale = message.get("scale")
+    if scale is not None:
+        scale = _vector("scale", scale, width)
+        if scale.min() < _SCALES[0] or scale.max() > _SCALES[1]:
+            raise PolicyError(f"scales lie between {_SCALES[0]:g} and {_SCALES[1]:g}")
+
+
+def _vector(name: str, value: Any, width: int) -> np.ndarray[Any, Any]:
+    vector = np.asarray(value)
+    if vector.shape != (width,) or vector.dtype.kind != "f" or not np.all(np.isfinite(vector)):
+        raise PolicyError(f"the {name} has {width} finite numbers, one for each column; got shape {vector.shape}")
+    return vector
+
+
+def _check_norm(message: dict[str, Plain], privacy: GaussianPrivacy, width: int) -> None:
+    norm = message.get("norm")
+    if norm is None:
+        return
+    if not privacy.adaptive_clip or privacy.relation not in ("row", "row-replace"):
+        raise PolicyError("this site's terms do not let the study tighten the clip")
+    centred, scaled = message.get("mean") is not None, message.get("scale") is not None
+    given = privacy.row_bounds(width, centred=centred, scaled=scaled).norm or 0.0
+    if isinstance(norm, bool) or not isinstance(norm, float) or not _TIGHTEST * given <= norm <= given:
+        raise PolicyError(f"the clip may be tightened to between {_TIGHTEST * given:g} and {given:g}, got {norm!r}")
