@@ -125,8 +125,8 @@ def _answer_again() -> Iterator[None]:
     """The refusal to answer a round twice is gone, and noise is drawn anew."""
     true, draws = Releases.stream, itertools.count()
 
-    def fresh(self: Releases, question: Any, part: str) -> Any:
-        return true(self, question, f"{part} {next(draws)}")
+    def fresh(self: Releases, question: Any, part: str, tag: bytes) -> Any:
+        return true(self, question, f"{part} {next(draws)}", tag)
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Memory, "durable", True))

@@ -39,6 +39,8 @@ def check_question(question: Round, privacy: GaussianPrivacy, source: Source, ag
             )
         _check_vectors(message, privacy, width)
         _check_norm(message, privacy, width)
+    if isinstance(message, dict) and message.get("gather"):
+        raise PolicyError("a site with a privacy policy keeps its own Z; take reference = 'global'")
     z = message.get("z") if isinstance(message, dict) else message
     if isinstance(z, np.ndarray) and z.size and z.dtype.kind == "f":
         largest = float(np.abs(z).max())

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from fedspan.encoding import Array, Plain
-from fedspan.errors import ConfigurationError, PolicyError
+from fedspan.errors import ConfigurationError
 from fedspan.linalg import orth, procrustes, sign_fix
 from fedspan.metrics import projection_distance
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Sum, site_step
@@ -60,8 +60,6 @@ def is_clipped(message: dict[str, Plain]) -> bool:
 def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
     """Alg. 2 lines 4-6, for the steps since the last synchronisation (Alg. 3 lines 4-8)."""
     z, steps = message["z"], whole("steps", message["steps"])
-    if message["gather"] and site.policy is not None:
-        raise PolicyError("a site with a privacy policy keeps its own Z; take reference = 'global'")
     if steps < 1:
         raise ConfigurationError(f"there is at least 1 local step, got {steps}")
     for _ in range(steps - 1):
