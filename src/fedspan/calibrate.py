@@ -24,8 +24,9 @@ from fedspan.errors import ConfigurationError, ConvergenceError, DataError, near
 from fedspan.privacy.accountant import epsilon_of, mu_of
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
 from fedspan.privacy.terms import check_terms
-from fedspan.run import Study, resolve_private, run
+from fedspan.run import Study, run
 from fedspan.solvers import NAMES, FedPower, Solver
+from fedspan.study import resolve_private
 
 SAID = "On synthetic twins: your data's spectrum decides; no data was read."
 EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

@@ -26,8 +26,8 @@ from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.policy import Releases, SitePolicy
 from fedspan.privacy.terms import check_terms, set_up_for, terms_of
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, drive, numbered
-from fedspan.run import Study, check_private_rank, check_rank, resolve_private, resolve_solver, solve_rank
 from fedspan.solvers import Solver
+from fedspan.study import Study, check_private_rank, check_rank, resolve_private, resolve_solver, solve_rank
 
 STAND_IN = 1024
 """Up to so many features the stand-in is as wide as the data."""
@@ -108,7 +108,7 @@ def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
 
 
 def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]:
-    """`fedspan.run.solve_study` for one rank, on stand-ins."""
+    """`fedspan.study.solve_study` for one rank, on stand-ins."""
     privacy, chosen = study.privacy, []
 
     def agree(d: int, total: float, rows: dict[str, int | None]) -> dict[str, Any]:

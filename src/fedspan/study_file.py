@@ -26,8 +26,9 @@ from fedspan.engines import get_engine
 from fedspan.errors import ConfigurationError, DataError, FedspanError, nearest
 from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort
-from fedspan.run import Study, check_record
+from fedspan.run_folder import check_record
 from fedspan.solvers import SOLVERS, Solver, make
+from fedspan.study import Study
 from fedspan.toml_tables import FLAG, NUMBER, TABLE, TEXT, WHOLE, Kind, Table, as_hinted, shown
 from fedspan.toml_tables import TEXTS as NAMES
 

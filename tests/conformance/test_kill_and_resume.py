@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedspan.run
+import fedspan.run_folder
 import fedspan.sites
 from fedspan.data import open_source
 from fedspan.encoding import decode, write_atomically
@@ -105,7 +105,7 @@ class Federation:
                 path.with_name(f"{path.name}xyz.part").write_bytes(data[: len(data) // 2])
             at(event, int(number), site)
 
-        self.monkeypatch.setattr(fedspan.run, "Journal", Tapped)
+        self.monkeypatch.setattr(fedspan.run_folder, "Journal", Tapped)
         recorder = importlib.import_module("fedspan.layers.record")  # the package has a function of that name
         self.monkeypatch.setattr(recorder, "write_atomically", write_aggregate)
         self.monkeypatch.setattr(fedspan.sites, "write_atomically", write_memory)

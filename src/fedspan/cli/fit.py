@@ -39,7 +39,8 @@ from fedspan.encoding import write_atomically
 from fedspan.errors import CohortError, FedspanError, ResumeError, SiteError
 from fedspan.privacy.transcript import WARNING
 from fedspan.progress import human_bytes
-from fedspan.run import Result, contents, discard, run
+from fedspan.run import Result, run
+from fedspan.run_folder import contents, discard
 from fedspan.sites import LEDGER
 from fedspan.study_file import StudyFile, load_study, parse_study
 
