@@ -41,6 +41,7 @@ def published(formula: str, **terms: Any) -> dict[str, Any]:
 
 
 PICKED = [Setting(f"fedspan's choice, {t}", "auto", {"trust": t}) for t in ("central", "distributed", "local")]
+UNTIGHTENED = Setting("the same without adaptive_clip, central", "auto", {"trust": "central", "adaptive_clip": False})
 OTHERS = [
     *(Setting(f"private power, {t}", "private-power", {"trust": t}) for t in ("central", "distributed", "local")),
     Setting("streaming MOD-SuLQ, tight, local", "mod-sulq", {}),
@@ -61,7 +62,7 @@ def main() -> None:
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     sources = {name: open_source(x) for name, x in partition.split(rows, partition.even(len(rows), SITES)).items()}
     means: dict[tuple[bool, str, float], float] = {}
-    for center, settings in ((False, [*PICKED, *OTHERS]), (True, PICKED)):
+    for center, settings in ((False, [*PICKED, *OTHERS]), (True, [*PICKED, UNTIGHTENED])):
         centred = rows - rows.mean(axis=0) if center else rows
         gram = centred.T @ centred
         best = float(np.linalg.eigvalsh(gram)[-K:].sum())
