@@ -100,8 +100,8 @@ def layers(solve: Solve[Any], releases: Releases) -> Solve[Any]:
 def _scales(change: Callable[[Any, int], Any]) -> AbstractContextManager[Any]:
     true = fedspan.privacy.policy.tight_scale
 
-    def wrong(sensitivity: float, mu: float, parts: int, size: int, sites: int, arithmetic: str) -> Any:
-        return change(true(sensitivity, mu, parts, size, sites, arithmetic), sites)
+    def wrong(sensitivity: float, mu: float, parts: int, size: int, sites: int, arithmetic: str, people: int) -> Any:
+        return change(true(sensitivity, mu, parts, size, sites, arithmetic, people), sites)
 
     return patch.object(fedspan.privacy.policy, "tight_scale", wrong)
 
@@ -143,8 +143,8 @@ FAULTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Setting]] = {
         lambda: _scales(lambda scale, sites: replace(scale, share=scale.sigma / sites)),
         Setting("covariance", "distributed", neighbours="entry"),
     ),
-    "a part declared to have sensitivity 0": (
-        lambda: patch.object(Neighbours, "total", lambda self, d: 0.0),
+    "a hundredth of a part's sensitivity": (
+        lambda: patch.object(Neighbours, "total", lambda self, d: self.bound**2 / 100),
         Setting("covariance"),
     ),
     "count and total released without noise": (_scalars_as_they_are, Setting("covariance", "central")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fedspan.metrics import projection_distance
 from fedspan.privacy import GaussianPrivacy, published
 from fedspan.privacy.gaussian import Bounds
 from fedspan.privacy.ledger import Ledger
+from fedspan.privacy.secret import KEY
 from fedspan.rounds import Cohort
 from fedspan.run import Study, run
 from fedspan.sites import LEDGER
@@ -97,10 +99,10 @@ def test_every_solver_fits_under_every_trust_and_spends_no_more_than_it_promised
     assert "of norm at most" in told["bound"]
     for word in ("(2, 1e-06)-differential privacy", "one row", told["bound"], told["reason"]):
         assert word in told["words"]
-    assert math.fsum(r["share"] for r in told["releases"]) == pytest.approx(1.0, rel=1e-9)
+    assert math.fsum(r["share"] for r in told["releases"]) == pytest.approx(1.0, rel=2e-9)
     for site in engine.sites:
         total = 0.0 if trust == "central" else privacy.mu**2
-        assert spent(site) == pytest.approx(total, rel=1e-9)
+        assert spent(site) == pytest.approx(total, rel=2e-9)
     assert sum(r["times"] for r in told["releases"] if not r["step"].startswith("data.")) == model.n_rounds_
 
 
@@ -198,7 +200,7 @@ def test_rows_beyond_the_bound_are_clipped_as_they_enter(trust):
     for site in engine.sites:
         lengths = np.concatenate([np.linalg.norm(np.asarray(b), axis=1) for b in site.data.blocks()])
         assert lengths.max() <= 0.5
-        assert site.data.clipped_share > 0.9
+        assert site.data.clipping.shortened > 0.9 * site.data.clipping.rows
 
 
 def test_sparse_rows_fit_privately_and_centred_without_being_dense():
@@ -293,7 +295,7 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been_and_is_charged_once(tm
     places += [] if trust == "central" else [tmp_path / "run" / "sites" / n / LEDGER for n in data()]
     for place in places:
         with Ledger(place) as ledger:
-            assert ledger.spent() == pytest.approx(private().mu ** 2, rel=1e-9)
+            assert ledger.spent() == pytest.approx(private().mu ** 2, rel=2e-9)
             assert [c.step for c in ledger.charges()].count("gram.multiply") == 3
 
 
@@ -315,7 +317,7 @@ def test_a_coordinator_killed_between_its_charge_and_its_journal_is_not_charged_
     monkeypatch.setattr(Journal, "answered", plain)
     run(study, sources(), folder=tmp_path / "run", resume=True)
     with Ledger(tmp_path / "run" / LEDGER) as ledger:
-        assert ledger.spent() == pytest.approx(private().mu ** 2, rel=1e-9)
+        assert ledger.spent() == pytest.approx(private().mu ** 2, rel=2e-9)
 
 
 def test_a_finished_run_asked_again_charges_nothing_and_gives_the_same(tmp_path):
@@ -430,6 +432,8 @@ def as_published(formula, solver, kind=FederatedTruncatedSVD, sites=None, **sett
     given = {key: settings.pop(key) for key in ("participation",) if key in settings}
     privacy = private(**{"calibration": "published", "formula": formula, "testing_seed": None, "n_public": True,
                          "row_norm": 1.0, "epsilon": 1.0, "shares": {"variance": 0}, **settings})  # fmt: skip
+    if formula == "fedpower":
+        privacy = replace(privacy, neighbours="entry", row_norm=None)
     model = kind(2, solver=solver, privacy=privacy, engine=Kept(), **given).fit(data() if sites is None else sites)
     assert model.privacy_spent_["label"] == "as published"
     assert model.components_.shape == (2, D)
@@ -480,14 +484,15 @@ def test_fedpower_as_published_with_its_split():
     unit = published.fedpower_split(0.5, 0.7, 1e-6, N, 1 / SITES)[0] * N
     assert unit / D < sigmas(model)["fedpower.local_steps"] <= unit
     quiet = as_published("fedpower", FedPower(rounds=4), split=(math.inf, math.inf))
-    exact = FederatedTruncatedSVD(2, solver=FedPower(rounds=4, tol=0.0)).fit(clipped(data(), 1.0))
+    exact = FederatedTruncatedSVD(2, solver=FedPower(rounds=4, tol=0.0)).fit(data())
     assert projection_distance(quiet.components_.T, exact.components_.T) < 1e-6
 
 
-def clipped(arrays, bound):
-    return {
-        n: x * np.minimum(1, bound / np.linalg.norm(x, axis=1, keepdims=True)) for n, x in arrays.items()
-    }  # fmt: skip
+@pytest.mark.parametrize("terms", [{"row_norm": 1.0}, {"neighbours": "entry", "entry_change": 2.0}])
+def test_fedpower_as_published_promises_nothing_about_rows(terms):
+    privacy = private(**{"calibration": "published", "n_public": True, "row_norm": None, **terms})
+    with pytest.raises(ConfigurationError, match="hides no row"):
+        FederatedTruncatedSVD(2, solver=FedPower(rounds=4), privacy=privacy).fit(data())
 
 
 @pytest.mark.parametrize("scheme", [1, 2])
@@ -503,7 +508,10 @@ def test_fedpower_as_published_with_partial_cohorts(scheme):
 def test_fedpower_as_published_adds_noise_at_the_coordinator_too():
     arrays = {n: np.zeros((N, D)) for n in ("s0", "s1")}
     seen = []
-    privacy = private(calibration="published", formula="fedpower", n_public=True, epsilon=1.0, split=(math.inf, 0.5))
+    privacy = private(
+        calibration="published", formula="fedpower", n_public=True, epsilon=1.0, split=(math.inf, 0.5),
+        neighbours="entry", row_norm=None,
+    )  # fmt: skip
     model = FederatedTruncatedSVD(
         2, solver=FedPower(rounds=3, local_steps=1), privacy=privacy, on_round=lambda r, z: seen.append(z)
     ).fit(arrays)
@@ -667,3 +675,56 @@ def test_no_convergence_is_tested_or_missed(solver):
         warnings.simplefilter("error", ConvergenceWarning)
         model = FederatedPCA(2, solver=solver, privacy=private()).fit(data())
     assert model.converged_ is None
+
+
+# ---- refused before anything is released --------------------------------------------------------------------------
+
+
+REFUSED = {
+    "no sensitivity": ({}, {"solver": "faps"}),
+    "mod-sulq and a trusted coordinator": ({"trust": "central"}, {"solver": "mod-sulq"}),
+    "several local steps, nothing to clip to": ({}, {"solver": FedPower(local_steps=4)}),
+    "steps between": ({}, {"solver": FedPower(local_steps=1, iterations=2)}),
+    "each site's own Z": ({}, {"solver": FedPower(local_steps=1, reference="baseline")}),
+    "a cohort that the solver cannot honour": ({}, {"solver": "krylov", "participation": Cohort(fraction=0.5)}),
+    "scheme 1 and power": (
+        {}, {"solver": "power", "participation": Cohort(fraction=0.5, sample="by-size-with-replacement")}
+    ),
+    "another paper's formula": ({"calibration": "published", "formula": "ppm"}, {"solver": "covariance"}),
+    "a formula for entries": ({"calibration": "published", "formula": "hardt-price"}, {"solver": "power"}),
+    "sizes that are not public": ({"calibration": "published", "formula": "mod-sulq"}, {"solver": "covariance"}),
+    "beyond what PPM proves": (
+        {"calibration": "published", "formula": "ppm", "epsilon": 50.0}, {"solver": "private-power"}
+    ),
+    "beyond what Analyze Gauss proves": ({"calibration": "published"}, {"solver": "covariance"}),
+    "more components than features": ({}, {"n_components": D + 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_study_that_cannot_be_covered_is_refused_before_anything_is_released(why, tmp_path):
+    terms, settings = REFUSED[why]
+    pca = FederatedPCA(**{"n_components": 2, "privacy": private(**terms), "run_folder": tmp_path / "run", **settings})
+    with pytest.raises((ConfigurationError, DataError)):
+        pca.fit(data())
+    assert not (tmp_path / "run").exists()  # where something was charged it stays
+
+
+def test_a_run_that_failed_keeps_its_charges_and_no_key(tmp_path):
+    """A site's data changes while the run goes on: it stops at the site, with a charge in the ledger."""
+
+    class Spoilt(InProcess):
+        def __call__(self, question):
+            if question.number == 2:
+                raise DataError("the disk is gone")
+            return super().__call__(question)
+
+    with pytest.raises(DataError, match="disk"):
+        FederatedPCA(2, privacy=private(), run_folder=tmp_path / "run", engine=Spoilt).fit(data())
+    assert len(Ledger(tmp_path / "run" / "sites" / "s0" / LEDGER).charges()) == 2
+    assert not list((tmp_path / "run").rglob(KEY))
+
+
+def test_a_solver_by_name_asks_once_where_its_block_is_the_whole_space():
+    model = FederatedPCA(D - 1, solver="private-power", privacy=private()).fit(data())
+    assert model.n_rounds_ == 1

@@ -273,9 +273,22 @@ def test_an_empty_message_moves_nothing(near):
 
 
 @related
-def test_a_short_message_in_coarse_numbers_has_no_smaller_bound(near):
-    z = np.ones((4, 3000), dtype=np.float32)
-    assert near.product(z) >= near.product(z.astype(float)) * (1 - 2**-11)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.longdouble, int])
+def test_a_message_in_other_numbers_is_refused(near, dtype):
+    with pytest.raises(PolicyError, match="float64"):
+        near.product(np.ones((4, 3), dtype=dtype))
+
+
+# Was a fault once: squares of 1e-170 underflow, so that the bound was 0 and G Z left as it was
+@related
+def test_a_tiny_message_has_a_tiny_bound_and_not_none(near):
+    z = np.random.default_rng(0).standard_normal((6, 2))
+    assert near.product(1e-170 * z) == pytest.approx(1e-170 * near.product(z), rel=1e-12, abs=0.0)
+
+
+def test_a_person_at_many_sites_moves_what_each_of_them_clips():
+    assert Neighbours("row", 1.0, rows_per_person=8, whole=2.0).clipped() == 8 * 2 * 2.0
+    assert Neighbours("site", 1.0, rows_per_person=8, whole=2.0).clipped() == 2 * 2.0
 
 
 @pytest.mark.parametrize("relation", ["entry", "ppm-12", "site"])

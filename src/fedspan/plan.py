@@ -27,7 +27,7 @@ from fedspan.privacy.policy import Releases, SitePolicy
 from fedspan.privacy.terms import check_terms, set_up_for, terms_of
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, drive, numbered
 from fedspan.solvers import Solver
-from fedspan.study import Study, check_private_rank, check_rank, resolve_private, resolve_solver, solve_rank
+from fedspan.study import Study, check_private, check_rank, resolve_private, resolve_solver, solve_rank
 
 STAND_IN = 1024
 """Up to so many features the stand-in is as wide as the data."""
@@ -122,7 +122,7 @@ def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]
         None
         if privacy is None
         else replace(
-            set_up_for(privacy, agree, partial(check_private_rank, study.n_components)),
+            set_up_for(privacy, agree, partial(check_private, study, privacy)),
             tighten=partial(_may_tighten, privacy),
         )
     )

@@ -196,6 +196,10 @@ class Policy(Protocol):
         """Whether a figure about the data that no step needs (``"rows"``, ``"missing"``) stays at the site."""
         ...
 
+    def check_preparation(self, site: Site, preparation: dict[str, Plain]) -> None:
+        """Refuse a preparation that this site did not agree to, before its rows are seen through it."""
+        ...
+
     def row_bounds(self, width: int, preparation: dict[str, Plain], *, install: bool) -> Any:
         """Return what rows of so many columns are clipped to before they count (`fedspan.data.clip.RowBounds`).
 
@@ -246,7 +250,9 @@ class Memory:
 class Site:
     """All that a step may see of a site."""
 
-    __slots__ = ("_rng", "asked", "data", "id", "memory", "policy", "reopen", "round", "seed", "source", "state")
+    __slots__ = (
+        "_rng", "asked", "data", "id", "memory", "policy", "prepared", "reopen", "round", "seed", "source", "state",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -263,11 +269,13 @@ class Site:
         """The data as opened."""
         self.data = source
         """The data as the study prepared it: columns aligned, centred, scaled, weighted."""
+        self.prepared: Plain = None
+        """The preparation that ``data`` is seen through."""
         self.policy = policy
         self.memory = Memory() if memory is None else memory
         self.seed = seed
         self.reopen = reopen
-        """Sees the data again as a state says it was prepared."""
+        """Sees the data as a state says it is prepared, where it is not."""
         self.round = -1
         self.asked: Round | None = None
         """The question being answered."""
@@ -322,10 +330,10 @@ def answer(site: Site, question: Round) -> Reply:
                 f"site {site.id!r} lost its state: round {question.number} ({question.step.name}) goes on from round "
                 f"{parent}, which this site does not have; restore the site's folder, or start the study anew"
             )
-        state = question.terms or {}
-        if site.reopen is not None:
-            with _discreet(site, question):
-                site.reopen(site, state)
+        state = {} if question.step.setup else question.terms or {}  # set-up starts from the rows as they are
+    if site.reopen is not None:
+        with _discreet(site, question):
+            site.reopen(site, state)
     site.state, site.round, site.asked, site._rng = state, question.number, question, None
     reply = _run(site, question)
     memory.commit(question, parent, reply, state if reply.state is None else {**state, **reply.state})

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedspan.data import Facts, Source
 from fedspan.engines import Engine, get_engine
-from fedspan.errors import BudgetExhausted, ConfigurationError, DataError, FileError
+from fedspan.errors import BudgetExhausted, ConfigurationError, DataError, FileError, PolicyError
 from fedspan.layers import Journal, OnRound, RoundRecord, account, follow, observe, record, transcript
 from fedspan.linalg import Estimate, canonical_signs
 from fedspan.privacy.guarantee import Guarantee, guarantee
@@ -134,7 +134,11 @@ def _run(
     except BudgetExhausted as error:
         stopped = str(error)
         if not progress.salvage():
+            destroy_secrets(releases, sites)
             raise
+    except (ConfigurationError, DataError, PolicyError):  # it would fail again; a resumed run would pay again
+        destroy_secrets(releases, sites)
+        raise
     facts, solver, solution = progress.outcome()
     basis, values = solution.estimate
     if not facts.symmetric:
@@ -142,14 +146,15 @@ def _run(
     promised = None
     if releases is not None:
         promised = guarantee(releases, facts.features)
-        destroy_secrets(releases, sites)
+    destroy_secrets(releases, sites)
     estimate = Estimate(canonical_signs(basis), values)
     return Result(estimate, facts, solver, solution.converged, history, promised, stopped)
 
 
-def destroy_secrets(releases: Releases, sites: Sequence[Site]) -> None:
+def destroy_secrets(releases: Releases | None, sites: Sequence[Site]) -> None:
     """Forget what noise was keyed by: the run is over, and nothing is released again."""
-    releases.secret.destroy()
+    if releases is not None:
+        releases.secret.destroy()
     for site in sites:
         if isinstance(site.policy, SitePolicy):
             site.policy.releases.secret.destroy()

@@ -56,12 +56,16 @@ class Neighbours:
         difference has at most sqrt(2) S.
         """
         z = checked_matrix(z)
+        size = float(np.abs(z).max(initial=0.0))
+        if size == 0.0:
+            return 0.0
+        z = z / size  # so that no square underflows: a bound of 0 is for Z = 0 alone
         if self.relation == "entry":
             longest = np.sort(np.einsum("ij,ij->i", z, z))[-2:]
-            return self.bound * math.sqrt(float(longest.sum()))
+            return self.bound * size * math.sqrt(float(longest.sum()))
         if self.relation == "ppm-12":
-            return self.bound * math.sqrt(float(np.einsum("ij,ij->i", z, z).max(initial=0.0)))
-        return self.gram() * float(np.linalg.norm(z, 2)) if z.size else 0.0
+            return self.bound * size * math.sqrt(float(np.einsum("ij,ij->i", z, z).max()))
+        return self.gram() * size * float(np.linalg.norm(z, 2))
 
     def gram(self) -> float:
         """The whole of G, as the vector of its entries (or isometric to it: diagonal, sqrt(2) x upper triangle).
@@ -113,13 +117,17 @@ class Neighbours:
         return self.rows_per_person * math.sqrt(d)
 
     def clipped(self) -> float:
-        """A release that is any function of the data, clipped to norm B: any two lie within 2 B of each other."""
+        """A release that is any function of the data, clipped to norm B: any two lie within 2 B of each other.
+
+        One person's m rows may lie at m sites, and move each one's release by as much: the sum by 2 m B, and with m
+        mechanisms of mu / m each all of them cost mu^2 / m.
+        """
         if self.whole is None:
             raise PolicyError(
                 "what leaves a site after local steps depends on its rows in no bounded way; give GaussianPrivacy a "
                 "site_norm that it is clipped to, or take local_steps = 1"
             )
-        return 2.0 * self.whole
+        return 2.0 * self.whole * (self.rows_per_person if self.relation in ("row", "row-replace") else 1)
 
     def worst_row(self, z: Array | None = None, d: int | None = None) -> Array:
         """Return the row at which `product` (`gram` without z) is attained."""
@@ -145,8 +153,11 @@ class Neighbours:
 
 
 def checked_matrix(z: Array) -> Array:
-    """Return what a coordinator sent as a finite matrix of floats, or refuse it: a bound on NaN would be none."""
+    """Return what a coordinator sent as a finite matrix of float64, or refuse it.
+
+    A bound on NaN would be none, and in narrower floats squares underflow that the product itself keeps.
+    """
     z = np.asarray(z)
-    if z.ndim != 2 or z.dtype.kind != "f" or not np.all(np.isfinite(z)):
-        raise PolicyError(f"expected a matrix of finite numbers to multiply with, got shape {z.shape}, {z.dtype}")
+    if z.ndim != 2 or z.dtype != np.float64 or not np.all(np.isfinite(z)):
+        raise PolicyError(f"expected a float64 matrix of finite numbers to multiply with, got {z.dtype}, {z.shape}")
     return z

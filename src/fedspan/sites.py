@@ -129,7 +129,11 @@ def open_site(name: str, source: Any, *, seed: int, folder: Path | None = None, 
             f"slash, no dot in front, and at most 200 bytes"
         )
     rows = "" if folder is None else rows_digest(name, source)
+    if folder is not None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the sites' own eyes
     memory = Memory() if folder is None else DurableMemory(folder / name, rows)
+    if folder is not None and memory.versions and terms is not None and terms.privacy.trust != "central":
+        _check_kept(folder / name / LEDGER)
     policy = None if terms is None else terms.policy(name, source, folder, rows)
     site = Site(name, source, policy=policy, memory=memory, seed=seed, reopen=reopen)
     if memory.versions:
@@ -144,6 +148,14 @@ def is_folder_name(name: str) -> bool:
     (True, False, False)
     """
     return re.fullmatch(r"[^./\\\0][^/\\\0]*", name) is not None and len(name.encode()) <= 200
+
+
+def _check_kept(ledger: Path) -> None:
+    if not ledger.exists():
+        raise FileError(
+            f"{ledger} is gone, and this site answered rounds that were charged there; restore it from a copy, or "
+            f"start the study anew in another folder"
+        )
 
 
 @contextmanager
@@ -167,6 +179,11 @@ def rows_digest(name: str, source: Source) -> str:
 
 
 def reopen(site: Site, state: dict[str, Plain]) -> None:
-    """See a site's data as a state says it was prepared."""
-    if "preparation" in state:
-        install(site, state["preparation"])
+    """See a site's data as a state says it is prepared: a later preparation may have come to nothing."""
+    wanted = state.get("preparation")
+    if wanted is site.prepared:
+        return
+    if wanted is None:
+        site.data, site.prepared = site.source, None
+    else:
+        install(site, wanted)

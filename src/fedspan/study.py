@@ -17,7 +17,7 @@ from fedspan.encoding import Array, digest
 from fedspan.errors import ConfigurationError, DataError
 from fedspan.linalg import Estimate, left_svd, orth, orth_against
 from fedspan.privacy.gaussian import GaussianPrivacy
-from fedspan.privacy.terms import check_published, private_solver, set_up_for, solver_noise, terms_of
+from fedspan.privacy.terms import coverable, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.rounds import Cohort, Solve
 from fedspan.solvers import NAMES, Covariance, PrivatePower, Problem, Solution, Solver, check_solver, choose, make
 from fedspan.threshold import rank_by_fraction, rank_by_threshold
@@ -119,7 +119,7 @@ def _solve_privately(study: Study, privacy: GaussianPrivacy, progress: Progress)
         chosen.append(resolve_private(study, privacy, d, k, total, len(rows)))
         return terms_of(chosen[0], privacy, study.cohort, rows)
 
-    asked = set_up_for(privacy, agree, lambda width: check_private_rank(study.n_components, width))
+    asked = set_up_for(privacy, agree, lambda width: check_private(study, privacy, width))
     facts = progress.facts = yield from set_up(study.preparation, asked)
     solver = progress.solver = chosen[0]
     given = isinstance(study.n_components, int)
@@ -160,13 +160,19 @@ def _cut(solution: Solution, k: int) -> Solution:
 def resolve_private(study: Study, privacy: GaussianPrivacy, d: int, k: int, rows: float, sites: int) -> Solver:
     """Return the solver of a private study, with its rounds."""
     check_solver(study.solver)
-    named = study.solver
-    if named == "auto" and not study.cohort.is_full:
-        named = "private-power"
-    solver = private_solver(named, privacy, d, k, rows, sites)
-    if privacy.calibration == "published":
-        check_published(privacy, solver)
+    solver = private_solver(_named(study), privacy, d, k, rows, sites)
     return resolve_solver(replace(study, solver=solver), d, k)
+
+
+def _named(study: Study) -> str | Solver:
+    return "private-power" if study.solver == "auto" and not study.cohort.is_full else study.solver
+
+
+def check_private(study: Study, privacy: GaussianPrivacy, d: int) -> None:
+    """Refuse, from public figures, what would be refused later: nothing was released yet."""
+    check_private_rank(study.n_components, d)
+    k = study.n_components if isinstance(study.n_components, int) else min(16, d)
+    resolve_solver(replace(study, solver=coverable(_named(study), privacy, d)), d, k)
 
 
 def solve_rank(

@@ -49,6 +49,11 @@ class Case:
     privacy: GaussianPrivacy | None = None
 
     @property
+    def center(self) -> bool:
+        """Whether rows are centred: not where the promise is about entries."""
+        return self.privacy is None or self.privacy.relation.startswith("row")
+
+    @property
     def name(self) -> str:
         """The name it is registered under."""
         return NAMES[type(self.solver)]
@@ -119,7 +124,11 @@ PRIVATE = [
     *(Case(f"krylov-{trust}", BlockKrylov(rounds=4, oversampling=2), privacy=promise(trust)) for trust in TRUSTS),
     *(Case(f"fedpower-{trust}", fedpower(local_steps=1), privacy=promise(trust)) for trust in TRUSTS),
     Case("fedpower-clipped", fedpower(), privacy=promise("local", site_norm=2500.0, epsilon=3e7)),
-    Case("fedpower-published", fedpower(), privacy=promise("local", calibration="published", n_public=True)),
+    Case(
+        "fedpower-published",
+        fedpower(),
+        privacy=promise("local", calibration="published", neighbours="entry", row_norm=None, n_public=True),
+    ),
     Case("power-replace", Power(rounds=5), privacy=promise("central", n_public=True)),
     Case("power-float", Power(rounds=5), privacy=promise("distributed", arithmetic="float")),
     Case("power-first", Power(rounds=5), FIRST, privacy=promise("local")),
@@ -163,7 +172,7 @@ def solve(
     engine: Any = None,
     seed: int = 0,
     weights: dict[str, Any] | None = None,
-    center: bool = True,
+    center: bool | None = None,
     k: int = K,
     init: Any = None,
     **settings: Any,
@@ -173,7 +182,7 @@ def solve(
     study = Study(
         n_components=k,
         solver=case.solver,
-        preparation=Preparation(center=center),
+        preparation=Preparation(center=case.center if center is None else center),
         cohort=case.cohort,
         seed=seed,
         init=init,

@@ -37,7 +37,7 @@ def test_neither_the_order_of_arrival_nor_of_sites_changes_a_bit(case):
 
 @every
 def test_with_little_noise_it_comes_near_the_pooled_svd(case):
-    basis, values = pooled(rows_of())
+    basis, values = pooled(rows_of(), center=case.center)
     result = solve(case)
     assert projection_distance(result.estimate.basis, basis) < 0.35
     np.testing.assert_allclose(result.estimate.values, values, rtol=0.35)
@@ -71,7 +71,10 @@ def test_the_estimate_is_orthonormal_in_every_round(case):
 def test_the_whole_budget_is_planned_and_none_beyond_it_is_spent(case):
     promised = solve(case).privacy
     assert sum(r.share for r in promised.releases) <= 1 + 1e-9
-    assert promised.spent_epsilon <= promised.epsilon * (1 + 1e-9)
+    if "fedpower-published" in case.id:
+        assert promised.spent_epsilon is None  # no guarantee is established, so nothing is said to be spent
+    else:
+        assert promised.spent_epsilon <= promised.epsilon
     if case.name != "krylov":  # it may exhaust the space before its rounds
         assert sum(r.share for r in promised.releases) == pytest.approx(1)
 

@@ -33,6 +33,9 @@ class Open:
     def withholds(self, figure):
         return False
 
+    def check_preparation(self, site, preparation):
+        pass
+
     def row_bounds(self, width, preparation, *, install):
         return None
 

@@ -120,7 +120,7 @@ def test_many_rows_are_clipped_block_by_block(n, kind):
     rows = explicit(prepared)
     z = rng.standard_normal((D, 3))
     np.testing.assert_allclose(prepared.gram_times(z), rows.T @ (rows @ z), rtol=1e-10, atol=1e-9)
-    assert 0.5 < prepared.clipped_share <= 1.0
+    assert 0.5 < prepared.clipping.shortened / prepared.clipping.rows <= 1.0
 
 
 def clip_then_centre(raw, mean, bound):
@@ -152,7 +152,7 @@ def test_rows_far_from_zero_are_clipped_about_the_mean_and_not_about_zero(far):
     rng = np.random.default_rng(1)
     raw = far + rng.uniform(-1, 1, (4000, D)) / 10
     prepared = Prepared(open_source(raw), {"mean": np.full(D, far)}, bounds=RowBounds(norm=1.0))
-    assert prepared.clipped_share == 0.0
+    assert prepared.clipping.shortened == 0
     np.testing.assert_allclose(prepared.gram(), (raw - far).T @ (raw - far), rtol=1e-6)
 
 

@@ -132,10 +132,10 @@ def test_past_a_runs_limit_is_refused_for_that_run_only(ledger: Ledger) -> None:
 
 def test_rounding_is_forgiven_and_no_more_than_rounding(ledger: Ledger) -> None:
     with pytest.raises(BudgetExhausted):
-        ledger.charge(**KEY, cost=1 + 3e-9)
-    assert ledger.charge(**KEY, cost=1 + 5e-10)
+        ledger.charge(**KEY, cost=1 + 3e-12)
+    assert ledger.charge(**KEY, cost=1 + 5e-13)
     with pytest.raises(BudgetExhausted):  # what is forgiven does not add up
-        ledger.charge(**OTHER, cost=6e-10)
+        ledger.charge(**OTHER, cost=6e-13)
 
 
 @pytest.mark.parametrize("bound", [-1.0, math.nan, math.inf, "1"])

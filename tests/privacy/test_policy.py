@@ -296,11 +296,11 @@ def test_a_study_spends_its_whole_budget_and_not_a_bit_more(trust, planned):
         "total": pytest.approx(0.02), "product": pytest.approx(0.76 / planned),
     }  # fmt: skip
     ledger = site.policy.releases.ledger
-    assert ledger.spent() == pytest.approx(site.policy.privacy.mu**2, rel=1e-9)
+    assert ledger.spent() == pytest.approx(site.policy.privacy.mu**2, rel=2e-9)
     for step, message in [("gram.multiply", 2 * np.eye(D)), ("data.moments", MOMENTS), ("covariance.gram", None)]:
         with pytest.raises(BudgetExhausted):
             ask(site, 50, step, message, parent=3 + planned)
-    assert ledger.spent() <= site.policy.privacy.mu**2 * (1 + 1e-9)
+    assert ledger.spent() <= site.policy.privacy.mu**2
 
 
 def test_a_figure_with_no_share_stays_at_the_site():
@@ -319,7 +319,7 @@ def test_a_site_without_a_folder_does_not_answer_a_round_twice(step):
     site = opened()
     message = np.eye(D) if step == "gram.multiply" else None
     ask_prepared(site, step, message)
-    with pytest.raises(PolicyError, match="released before"):
+    with pytest.raises(PolicyError, match="keeps no replies to give again"):
         ask(site, 1, step, message, parent=0)
     assert len(charges(site)) == 1
 
@@ -327,14 +327,14 @@ def test_a_site_without_a_folder_does_not_answer_a_round_twice(step):
 def test_a_site_without_a_folder_does_not_noise_its_slices_twice():
     site, message = opened(), {"slice": 2, "rank": 2}
     ask_prepared(site, factor, message)
-    with pytest.raises(PolicyError, match="released before"):
+    with pytest.raises(PolicyError, match="keeps no replies to give again"):
         ask(site, 1, factor, message, parent=0)
 
 
 def test_a_site_without_a_folder_does_not_say_its_mean_twice():
     site = opened()
     ask(site, 0, "data.moments", MOMENTS)
-    with pytest.raises(PolicyError, match="released before"):
+    with pytest.raises(PolicyError, match="keeps no replies to give again"):
         ask(site, 0, "data.moments", MOMENTS)
 
 
@@ -428,7 +428,7 @@ def test_a_bound_that_is_none_is_refused(bound):
 def test_a_part_that_depends_on_no_row_costs_nothing_and_the_others_are_noised():
     site = opened()
     got = ask_prepared(site, bounded({"a": 0.0, "b": 1.0}, a=np.ones(2), b=np.ones(2)), None)
-    np.testing.assert_array_equal(got["a"], [1, 1])
+    np.testing.assert_array_equal(got["a"], [0, 0])  # and so it leaves as nothing
     assert not np.any(got["b"] == 1)
     assert [c.release for c in charges(site)] == ["b"]
 

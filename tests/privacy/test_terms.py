@@ -155,7 +155,7 @@ def test_a_solver_with_settings_keeps_its_rounds_but_not_its_tolerance():
 def test_fedpower_by_name_takes_one_local_step_unless_its_release_is_clipped():
     assert solver_for("fedpower", private(), 50, 3, 1000).local_steps == 1
     assert solver_for("fedpower", private(site_norm=2.0), 50, 3, 1000).local_steps == FedPower().local_steps
-    published = private(calibration="published", n_public=True)
+    published = private(calibration="published", n_public=True, neighbours="entry", row_norm=None)
     assert solver_for("fedpower", published, 50, 3, 1000).local_steps == FedPower().local_steps
 
 

@@ -37,6 +37,15 @@ class RowBounds:
     site_total: float | None = None
     """S: of the sum of squares of all prepared rows together; a site beyond it is scaled down as a whole."""
 
+    def least_scale(self, width: int) -> Array:
+        """Return the least that each column may be divided by: a thousandth of half its public range.
+
+        By less, the rounding of rows near the mean would grow to what one row changes.
+        """
+        if self.low is None or self.high is None:
+            return np.zeros(width)
+        return np.broadcast_to(1e-3 * (self.high - self.low) / 2, (width,)).astype(float)
+
     def middle(self, width: int) -> Array:
         """Return the public point that sums of raw rows are taken about."""
         if self.low is None or self.high is None:
@@ -70,6 +79,44 @@ def _tame(entries: Array, low: Array | None, high: Array | None, keep_gaps: bool
     entries = entries if usable.all() else np.where(usable, entries, 0.0)
     within: Array = np.clip(entries, -LARGEST_ENTRY if low is None else low, LARGEST_ENTRY if high is None else high)
     return within  # NaN stays NaN
+
+
+@dataclass
+class Clipping:
+    """How much of a site's rows its bounds changed: for the site's own eyes, it does not leave."""
+
+    norm: float | None = None
+    rows: int = 0
+    shortened: int = 0
+    clamped: int = 0
+    lightened: int = 0
+    whole: float = 1.0
+    """What all rows' squares were multiplied by, to keep their sum within the site's bound."""
+
+    def note(self, raw: Block, block: Block, weights: Array | None) -> None:
+        """Count the rows of one block: as they were and as they are clamped, and their weights as given."""
+        self.rows += block.shape[0]
+        self.lightened += 0 if weights is None else int(np.sum(~(weights <= 1.0) | (weights < 0.0)))
+        self.clamped += int(np.sum(_rows_that_differ(raw, block)))
+
+    @property
+    def words(self) -> str:
+        """A line for the site's log."""
+        if not self.rows:
+            return "no bound on rows: none was clipped"
+        shares = [f"{self.clamped / self.rows:.2%} had entries beyond their range"]
+        shares.append(f"{self.lightened / self.rows:.2%} had a weight beyond 1")
+        if self.norm is not None:
+            shares.insert(0, f"{self.shortened / self.rows:.2%} of the rows were clipped to norm {self.norm:.6g}")
+        if self.whole < 1.0:
+            shares.append(f"the squares of all were scaled by {self.whole:.6g}, to the bound on their sum")
+        return ", ".join(shares)
+
+
+def _rows_that_differ(raw: Block, block: Block) -> Array:
+    if not scipy.sparse.issparse(block):
+        return np.asarray(np.any(to_host(raw) != block, axis=1))
+    return _by_row(block, (raw.data != block.data).astype(float)) > 0
 
 
 def bounded_weights(weights: Array) -> Array:
@@ -117,6 +164,8 @@ def bounded_sums(block: Any, weights: Array | None, with_gaps: bool, bounds: Row
         raise PolicyError("the mean rests on a bound on the raw rows, and none was given")
     clip = np.sqrt(clip_factors(row_squares(block, about, None), None, bounds.raw_norm))
     weights = clip if weights is None else clip * weights
+    if not scipy.sparse.issparse(block):  # entry by entry: a box far from zero would lose digits in the sums
+        return column_sums(block - middle, weights, with_gaps)
     held = float(weights.sum()) - gap_weights(block, weights, with_gaps)
     return column_sums(block, weights, with_gaps) - held * middle
 

@@ -16,7 +16,7 @@ import scipy.sparse
 from array_api_compat import array_namespace
 
 from fedspan.data.aligned import Aligned, chooser_matrix
-from fedspan.data.clip import RowBounds, bounded_weights, clamp, clip_factors, row_squares
+from fedspan.data.clip import Clipping, RowBounds, bounded_weights, clamp, clip_factors, row_squares
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError, PolicyError
@@ -65,9 +65,12 @@ class Prepared(Source):
         for (block, weights), clip in zip(self._unclipped(), self._clips, strict=True):
             yield block, clip if weights is None else weights * clip
 
-    def _unclipped(self) -> Iterator[tuple[Block, Array | None]]:
-        for block, weights in self._aligned.rows():
-            block, weights = clamp(block, self.bounds), self._bounded(weights)
+    def _unclipped(self, clipping: Clipping | None = None) -> Iterator[tuple[Block, Array | None]]:
+        """Yield blocks within the box, with weights; ``clipping`` counts the rows that this changed."""
+        for raw, given in self._aligned.rows():
+            block, weights = clamp(raw, self.bounds), self._bounded(given)
+            if clipping is not None:
+                clipping.note(raw, block, given)
             if self._by_degree:
                 degree = inverse_degrees(block)
                 weights = degree if weights is None else weights * degree
@@ -80,25 +83,22 @@ class Prepared(Source):
     def _clip_rows(self) -> list[Array] | None:
         """Return each row's clip, squared, block by block: of the row as it enters the Gram matrix."""
         bounds = self.bounds
+        self.clipping = Clipping(None if bounds is None else bounds.norm)
         if bounds is None or (bounds.norm is None and bounds.site_total is None):
             return None
         if self.symmetric:
             raise PolicyError("shares of a symmetric matrix have no rows to clip; take neighbours 'entry' or 'ppm-12'")
         clips, total = [], 0.0
-        for block, weights in self._unclipped():
+        for block, weights in self._unclipped(self.clipping):
             squares = row_squares(block, self._mean, self._scale)
             clip = np.ones(len(squares)) if bounds.norm is None else clip_factors(squares, weights, bounds.norm)
             clips.append(clip)
+            self.clipping.shortened += int(np.sum(clip < 1.0))
             total += float(np.sum(clip * squares if weights is None else clip * squares * weights))
         if bounds.site_total is not None and total > bounds.site_total:
-            clips = [clip * (bounds.site_total / total) for clip in clips]
+            self.clipping.whole = bounds.site_total / total
+            clips = [clip * self.clipping.whole for clip in clips]
         return clips
-
-    @property
-    def clipped_share(self) -> float:
-        """The share of rows that were clipped: for the site's own log, it does not leave."""
-        clips = np.concatenate(self._clips) if self._clips else np.ones(1)
-        return float(np.mean(clips < 1.0))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the prepared rows themselves: dense where the data is centred."""
@@ -148,14 +148,16 @@ class Prepared(Source):
         In float32 a mean far larger than the deviations (1000 times, say) would cancel to four digits; there, and
         under a policy, whose bounds are to hold to the last digits, the block is centred first and no shift is left.
         """
-        inner = block @ like(block, z)
+        sparse = scipy.sparse.issparse(block)
         if shift is None or self._mean is None:
-            return block, inner, None
-        inner -= like(block, shift)
-        if scipy.sparse.issparse(block) or (self.dtype.itemsize == 8 and self.bounds is None):
-            return block, inner, shift
-        if isinstance(inner, np.ndarray) and np.abs(shift).max() <= 16 * np.sqrt(np.mean(inner * inner)):
-            return block, inner, shift
+            return block, block @ like(block, z), None
+        if sparse or self.bounds is None:
+            inner = block @ like(block, z)
+            inner -= like(block, shift)
+            if sparse or self.dtype.itemsize == 8:
+                return block, inner, shift
+            if isinstance(inner, np.ndarray) and np.abs(shift).max() <= 16 * np.sqrt(np.mean(inner * inner)):
+                return block, inner, shift
         block = block - like(block, self._mean)
         return block, block @ like(block, z), None
 
@@ -290,16 +292,17 @@ def _symmetric_part(source: Source, names: list[str] | None, *, exact: bool) -> 
     share = next(source.blocks())
     if names is not None and len(set(names)) < len(names):
         raise DataError("a study names each column of a symmetric matrix once")
-    if exact:
-        share = share.astype(np.float64)
+    weight = source.site_weight
+    if exact:  # under a policy: no entry that arithmetic could fail on, and no site counts for more than one
+        share, weight = clamp(share, RowBounds()), min(weight, 1.0)
     if names is not None and source.columns is not None and tuple(names) != source.columns:
         where = {name: i for i, name in enumerate(source.columns)}
         take = np.array([where.get(name, -1) for name in names])
         chooser = chooser_matrix(take, share.shape[0], share.dtype)
         share = chooser.T @ share @ chooser
-    elif source.site_weight == 1 and not exact:
+    elif weight == 1 and not exact:
         return source
-    return SymmetricSource(source.site_weight * share, None if names is None else tuple(names))
+    return SymmetricSource(weight * share, None if names is None else tuple(names), check=not exact)
 
 
 def _sparse_squares(block: Any, weights: Array | None, mean: Array | None) -> Array:

@@ -241,13 +241,15 @@ def row_bounds(site: Site, width: int, preparation: dict[str, Plain], *, install
 
 def install(site: Site, preparation: dict[str, Plain]) -> None:
     """See the site's data through a preparation from now on; under a policy clipped, and bounded by that clip only."""
+    if site.policy is not None:
+        site.policy.check_preparation(site, preparation)
     width = preparation.get("features", site.source.shape[1])
     bounds = row_bounds(site, width, preparation)
     site.data = Prepared(site.source, preparation, rounds=lambda: site.round, bounds=bounds)
+    site.prepared = preparation
     row_bounds(site, width, preparation, install=True)  # now that it is so
     if site.policy is not None:
-        norm = "their sum" if bounds is None or bounds.norm is None else f"norm {bounds.norm:.6g}"
-        site.policy.note(f"{site.data.clipped_share:.2%} of the rows were clipped to {norm}")
+        site.policy.note(site.data.clipping.words)
 
 
 def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Facts]:
@@ -287,7 +289,8 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
     if p.scale:
         squares = yield Round(spread, {**agreed, "mean": mean}, Sum())  # about the mean, centred or not
         squares = np.maximum(squares, 0.0) if private.private else squares
-        agreed["scale"] = _spreads(squares / max(weight - 1, 1), np.zeros(width) if mean is None else mean, weight)
+        spreads = _spreads(squares / max(weight - 1, 1), np.zeros(width) if mean is None else mean, weight)
+        agreed["scale"] = np.maximum(spreads, private.bounds(width).least_scale(width))
     if by_degree:
         agreed["degree"], agreed["scale"] = True, _unless_zero(np.sqrt(sums["sums"]))
     if private.agree is not None:

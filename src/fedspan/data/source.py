@@ -80,13 +80,13 @@ class SymmetricSource(Source):
 
     symmetric = True
 
-    def __init__(self, share: Any, columns: tuple[str, ...] | None = None) -> None:
+    def __init__(self, share: Any, columns: tuple[str, ...] | None = None, *, check: bool = True) -> None:
         self._share = share.tocsr() if scipy.sparse.issparse(share) else np.asarray(share)
         self.dtype = np.dtype(np.float32 if self._share.dtype == np.float32 else np.float64)
         self._share = self._share.astype(self.dtype)  # integers too: `like` would round z to them
         if self._share.ndim != 2 or self._share.shape[0] != self._share.shape[1]:
             raise DataError(f"a share of a symmetric matrix is square, got shape {self._share.shape}")
-        if abs(self._share - self._share.T).max() > 1e-8 * max(abs(self._share).max(), 1e-300):
+        if check and abs(self._share - self._share.T).max() > 1e-8 * max(abs(self._share).max(), 1e-300):
             raise DataError("a share of a symmetric matrix must equal its transpose; this one does not")
         self.shape = self._share.shape
         self.columns = columns

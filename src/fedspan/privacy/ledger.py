@@ -34,7 +34,8 @@ from fedspan.errors import BudgetExhausted, ConfigurationError, FileError
 FORMAT = "fedspan-ledger"
 VERSION = 1
 _APPLICATION = 0x4653504C  # "FSPL" in SQLite's own header: tells a ledger from other databases
-_SLACK = 1e-9  # relative: a bound worked out anew may differ in its last digits
+_SLACK = 1e-9  # relative: a cost or a budget worked out anew may differ in its last digits
+_ULPS = 1e-12  # relative: what adding equal parts of a bound may be above it
 _PATIENCE = 60.0  # seconds to wait for another process's charge; one takes milliseconds
 _RESTORE = "restore it from a copy, or name another file"
 
@@ -303,7 +304,7 @@ def _file_errors(name: str) -> Iterator[None]:
 
 
 def _check(asked: str, cost: float, spent: float, bound: float, what: str, way: str) -> None:
-    if math.fsum((spent, cost)) > bound * (1 + _SLACK):
+    if math.fsum((spent, cost)) > bound * (1 + _ULPS):
         left = max(0.0, bound - spent)
         raise BudgetExhausted(f"{asked} costs mu^2 = {cost:.6g}, but {left:.6g} of {what}, {bound:.6g}, is left; {way}")
 

@@ -37,8 +37,13 @@ class Scale:
     grid: Grid | None
 
 
-def tight_scale(sensitivity: float, mu: float, parts: int, size: int, sites: int, arithmetic: str) -> Scale:
-    """Return the noise that a part of ``size`` numbers needs at cost mu^2 shared with ``parts`` - 1 others."""
+def tight_scale(
+    sensitivity: float, mu: float, parts: int, size: int, sites: int, arithmetic: str, people: int = 1
+) -> Scale:
+    """Return the noise that a part of ``size`` numbers needs at cost mu^2 shared with ``parts`` - 1 others.
+
+    ``people``: at how many sites a neighbour may move the rounding, where their shares of noise are summed.
+    """
     if not 1e-150 < sensitivity < 1e150:
         raise PolicyError(f"a release of sensitivity {sensitivity!r} cannot be noised; scale the question")
     bound = sensitivity * (1 + FLOAT_SLACK)
@@ -46,7 +51,7 @@ def tight_scale(sensitivity: float, mu: float, parts: int, size: int, sites: int
     if arithmetic == "float":
         return Scale(bound, sigma, sigma / math.sqrt(sites), None)
     grid = Grid.for_noise(sigma / math.sqrt(sites))
-    bound += grid.rounding_sensitivity(size)
+    bound += people * grid.rounding_sensitivity(size)
     sigma = bound * math.sqrt(parts) / mu
     return Scale(bound, sigma, sigma / math.sqrt(sites), grid)
 

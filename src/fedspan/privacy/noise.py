@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from fedspan.errors import ConfigurationError, DataError
+from fedspan.errors import ConfigurationError
 
 _CHUNK = 2**15  # numbers at a time: the temporary arrays stay in the processor's cache
 _BYTES_PER_KEY = 2**36  # 2^32 blocks: told from true randomness with an advantage below 2^-64; the counter has 2^128
@@ -214,16 +214,15 @@ class Grid:
         return cls(step if sigma / step >= at_least else step / 2)
 
     def to_grid(self, x: ArrayLike) -> NDArray[np.int64]:
-        """Return x in steps, rounded to the nearest (ties to even)."""
+        """Return x in steps, rounded to the nearest (ties to even); beyond 2^62 steps cut there, NaN as 0.
+
+        Cut and not refused: that a value was refused would tell something of it, and a cut brings neighbours no
+        further apart. 2^62 steps are 10^11 deviations of the noise at least.
+        """
         with np.errstate(over="ignore"):
             steps = np.rint(np.asarray(x, dtype=np.float64) / self.step)
-        bad = ~(np.abs(steps) < 2.0**62)
-        if np.any(bad):
-            raise DataError(
-                f"{np.count_nonzero(bad)} of {bad.size} values do not fit the noise's grid: it holds finite values "
-                f"below {2.0**62 * self.step:.3g}; clip the data, or choose a larger sigma for a coarser grid"
-            )
-        return steps.astype(np.int64)
+        within: NDArray[np.int64] = np.nan_to_num(np.clip(steps, -(2.0**62), 2.0**62)).astype(np.int64)
+        return within
 
     def from_grid(self, k: ArrayLike) -> NDArray[np.float64]:
         """Return k steps as floats: exact for |k| ≤ 2⁵³, else rounded to a nearby multiple of the step."""

@@ -23,7 +23,7 @@ from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.mechanisms import Scale, add_noise, in_pieces, tight_scale
 from fedspan.privacy.noise import Stream
 from fedspan.privacy.published_noise import PublishedNoise
-from fedspan.privacy.questions import check_question
+from fedspan.privacy.questions import check_preparation, check_question
 from fedspan.privacy.secret import Secret
 from fedspan.rounds import Round, Site
 from fedspan.sensitivity import Neighbours
@@ -70,6 +70,8 @@ class Releases:
         self.context: Plain = None
         """What else a release depends on: the preparation and, where they were read through, the rows."""
         self.published = PublishedNoise(privacy) if privacy.calibration == "published" else None
+        self._charged: set[int] = set()
+        """Rounds that this process charged."""
 
     @property
     def ledger(self) -> Ledger:
@@ -80,8 +82,8 @@ class Releases:
 
     @property
     def limit(self) -> float:
-        """The study's budget, mu^2."""
-        return self.privacy.mu**2
+        """The study's budget, mu^2: below the promise by more than adding up can lose."""
+        return self.privacy.mu**2 * (1 - 1e-9)
 
     def set_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds:
         """Return the bounds for rows of so many columns, and note them: for the prepared rows, or for raw sums only."""
@@ -141,12 +143,11 @@ class Releases:
         """Charge a release and return it with its noise. ``again``: whether a charged one may be made once more."""
         shapes = {name: np.shape(part) for name, part in parts.items()}
         scales, tag = self.charge(question, shapes, about, rows, values=parts, again=again)
-        if not all(np.all(np.isfinite(part)) for part in parts.values()):  # noise does not hide where they are
-            raise DataError("the release would hold values that are missing or infinite")
         released = {}
         for name, part in parts.items():
-            if name not in scales:
-                released[name] = part
+            part = np.nan_to_num(np.asarray(part, dtype=np.float64))  # an error here would tell where they are
+            if name not in scales:  # said to depend on no row, as 0 Z and what was not asked for: then it is nothing
+                released[name] = np.zeros_like(part)
                 continue
             scale, shape = scales[name]
             released[name] = add_noise(self.stream(question, name, tag), part, scale, shape).reshape(np.shape(part))
@@ -166,20 +167,19 @@ class Releases:
 
         The same release again (of the same values, by the same noise) is not charged twice; any other one is.
         """
+        if not again and question.number in self._charged:  # whatever was asked: a refusal must not tell values apart
+            raise PolicyError(f"round {question.number} ({question.step.name}) was released before, and is not again")
         scales, charges = self._price(question, shapes, about, rows)
         tag = self.secret.tag(
             self.run, self.who, question.number, question.digest, self.context, values,
             [[name, scale.sigma, scale.share] for name, (scale, _) in sorted(scales.items())],
         )  # fmt: skip
         for names, cost, detail in charges:
-            new = self.ledger.charge(
+            self.ledger.charge(
                 run=self.run, round=question.number, question=f"{question.digest[:32]}:{tag.hex()[:32]}",
                 step=question.step.name, release="+".join(names), cost=cost, detail=detail, limit=self.limit,
             )  # fmt: skip
-            if not new and not again:
-                raise PolicyError(
-                    f"round {question.number} ({question.step.name}) was released before, and is not again"
-                )
+        self._charged.add(question.number)
         return scales, tag
 
     def _price(
@@ -203,8 +203,9 @@ class Releases:
                     scales[name] = self.published.scale(question, self, name, shapes[name], about, rows)
                 else:
                     scale = tight_scale(
-                        sensitivities[name], math.sqrt(cost), len(names), size, self.sites, self.privacy.arithmetic
-                    )
+                        sensitivities[name], math.sqrt(cost), len(names), size, self.sites, self.privacy.arithmetic,
+                        self.privacy.rows_per_person,
+                    )  # fmt: skip
                     scales[name] = scale, 1.0
             noise = {name: {"sensitivity": sensitivities[name], "sigma": scales[name][0].sigma} for name in names}
             said = {"neighbours": self.privacy.relation, "trust": self.privacy.trust}
@@ -262,6 +263,12 @@ class SitePolicy:
                 f"site {site.id!r} has a privacy policy, and step {question.step.name} declares no sensitivity; take a "
                 f"solver that does: covariance, private-power, power, krylov, fedpower, mod-sulq"
             )
+        newest = max((number for number, _ in site.memory.versions), default=-2)
+        if not site.memory.durable and question.number <= newest:
+            raise PolicyError(
+                f"round {question.number} ({question.step.name}) comes after round {newest}, and this site keeps no "
+                f"replies to give again; ask rounds in their order, or give the study a run folder"
+            )
         terms = (question.message if question.step.name == "data.prepare" else site.state.get("preparation")) or {}
         check_question(question, self.privacy, site.source, self._agreed)
         self.releases.accept(terms.get("privacy"))
@@ -278,7 +285,7 @@ class SitePolicy:
 
     def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
         """Charge a release made in pieces, and return what noises a piece."""
-        if site.asked is None or self.privacy.trust == "central":
+        if site.asked is None or self.privacy.trust != "local":  # what is made of the pieces is no sum of shares
             raise PolicyError(f"{name} is released piece by piece, with noise at the site; set trust to local")
         self.releases.bounds = getattr(site.data, "bounds", None)
         rows, again = self._rows(site), site.memory.durable
@@ -299,6 +306,10 @@ class SitePolicy:
     def withholds(self, figure: str) -> bool:
         """The share of gaps stays here always, the number of rows unless it is public."""
         return figure != "rows" or not self.privacy.rows_known
+
+    def check_preparation(self, site: Site, preparation: dict[str, Plain]) -> None:
+        """Refuse a preparation that was not agreed to: by a question, or by terms to restart from."""
+        check_preparation(preparation, self.privacy, site.source, self._agreed)
 
     def row_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds | None:
         """Return what rows are clipped to under this preparation."""

@@ -7,6 +7,7 @@ anyway, and what the site agreed to (how gaps are met, which column holds weight
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from fedspan.rounds import Round
 
 LARGEST = 1e60
 """No number of a question is larger; with rows clamped to the same, no product of theirs overflows."""
-_SCALES = 1e-30, 1e30
-_TIGHTEST = 1e-3  # of the terms' own bound: below it a clip would be no clip but a switch
+_MOST_SCALE = 1e30
+_TIGHTEST = 0.5  # of the terms' own bound; an honest study goes to two thirds at most
+_PREPARATION = {"columns", "weight_column", "features", "total", "privacy", "fill", "mean", "scale", "norm"}
 
 
 def check_question(question: Round, privacy: GaussianPrivacy, source: Source, agreed: Preparation | None) -> None:
@@ -28,29 +30,42 @@ def check_question(question: Round, privacy: GaussianPrivacy, source: Source, ag
     message: Any = question.message
     if question.number < -1:
         raise PolicyError(f"rounds are numbered from 0, got {question.number}")
-    if question.step.name.startswith("data."):
+    if question.step.name == "data.moments":
         _check_columns(message, source)
         _check_agreed(message, agreed)
-    if question.step.name in ("data.spread", "data.prepare"):
-        width = _width(message, source)
-        if message.get("features", width) != width:
-            raise PolicyError(
-                f"the study says {message['features']!r} features, where the columns it names are {width}"
-            )
-        _check_vectors(message, privacy, width)
-        _check_norm(message, privacy, width)
+    if question.step.name == "data.spread":
+        check_preparation(message, privacy, source, agreed)
     if isinstance(message, dict) and message.get("gather"):
         raise PolicyError("a site with a privacy policy keeps its own Z; take reference = 'global'")
     z = message.get("z") if isinstance(message, dict) else message
-    if isinstance(z, np.ndarray) and z.size and z.dtype.kind == "f":
-        largest = float(np.abs(z).max())
+    if isinstance(z, np.ndarray) and z.size:
+        largest = float(np.abs(z).max()) if z.dtype == np.float64 else math.nan
         if not (largest == 0 or 1 / LARGEST < largest < LARGEST):  # NaN too
-            raise PolicyError(f"a matrix to multiply with has finite entries of at most {LARGEST:g}, got {largest:g}")
+            raise PolicyError(
+                f"a matrix to multiply with has finite float64 entries of at most {LARGEST:g}; got {largest:g} in "
+                f"{z.dtype}"
+            )
 
 
-def _width(message: dict[str, Plain], source: Source) -> int:
-    names = message.get("columns")
-    return source.shape[1] if names is None else len(names)
+def check_preparation(
+    preparation: dict[str, Any], privacy: GaussianPrivacy, source: Source, agreed: Preparation | None
+) -> None:
+    """Refuse a preparation that no honest coordinator sends, wherever it came from."""
+    if preparation.get("degree"):
+        raise PolicyError("degrees are released as they are, which a privacy policy does not allow")
+    unknown = set(preparation) - _PREPARATION
+    if unknown:
+        raise PolicyError(f"a preparation has no {sorted(unknown)}; it has {sorted(_PREPARATION)}")
+    _check_columns(preparation, source)
+    _check_agreed(preparation, agreed)
+    names = preparation.get("columns")
+    width = source.shape[1] if names is None else len(names)
+    if preparation.get("features", width) != width:
+        raise PolicyError(
+            f"the study says {preparation['features']!r} features, where the columns it names are {width}"
+        )
+    _check_vectors(preparation, privacy, width)
+    _check_norm(preparation, privacy, width)
 
 
 def _check_columns(message: dict[str, Plain], source: Source) -> None:
@@ -76,20 +91,23 @@ def _check_agreed(message: dict[str, Plain], agreed: Preparation | None) -> None
 
 def _check_vectors(message: dict[str, Plain], privacy: GaussianPrivacy, width: int) -> None:
     bounds = privacy.row_bounds(width, centred=False, scaled=False)
+    for name in ("mean", "fill", "scale"):
+        if message.get(name) is not None and privacy.relation not in ("row", "row-replace"):
+            raise PolicyError(f"neighbours = {privacy.relation!r} allow no {name}")
     for name in ("mean", "fill"):
         vector = message.get(name)
         if vector is None:
             continue
-        if privacy.relation not in ("row", "row-replace"):
-            raise PolicyError(f"neighbours = {privacy.relation!r} allow no {name}")
         vector = _vector(name, vector, width)
         if np.linalg.norm(vector - bounds.middle(width)) > (bounds.raw_norm or 0.0) * (1 + 1e-6):
             raise PolicyError(f"the {name} lies beyond the bound that raw rows are clipped to")
     scale = message.get("scale")
     if scale is not None:
         scale = _vector("scale", scale, width)
-        if scale.min() < _SCALES[0] or scale.max() > _SCALES[1]:
-            raise PolicyError(f"scales lie between {_SCALES[0]:g} and {_SCALES[1]:g}")
+        if bounds.low is None:
+            raise PolicyError("scales rest on the columns' ranges, and row_norm is one number for all")
+        if np.any(scale < bounds.least_scale(width)) or scale.max() > _MOST_SCALE:
+            raise PolicyError(f"scales lie between a thousandth of half the columns' ranges and {_MOST_SCALE:g}")
 
 
 def _vector(name: str, value: Any, width: int) -> np.ndarray[Any, Any]:

@@ -134,6 +134,26 @@ def private_solver(
 
     A solver given by its name gets as many rounds as `power_rounds` finds best; one with settings keeps its own.
     """
+    chosen: Any = coverable(solver, privacy, d)
+    if not hasattr(chosen, "rounds"):
+        return chosen  # type: ignore[no-any-return]
+    rank = chosen.rank(k, d)
+    if isinstance(solver, str) or chosen.rounds is None:
+        rounds = power_rounds(privacy, d, k, rank, rows, sites) + isinstance(chosen, FedPower)  # its last: the values
+    else:
+        rounds = chosen.rounds
+    if isinstance(chosen, BlockKrylov):  # after so many blocks the basis is the whole space, and it stops
+        rounds = min(rounds, -(-d // rank))
+    elif isinstance(solver, str) and rank == d:  # one product shows the whole space
+        rounds = 1 + isinstance(chosen, FedPower)
+    return replace(chosen, rounds=rounds, tol=0.0)  # type: ignore[no-any-return]
+
+
+def coverable(solver: str | Solver, privacy: GaussianPrivacy, d: int) -> Solver:
+    """Return the solver that serves so many features, its rounds not settled; refuse what noise cannot cover.
+
+    Nothing but public figures is looked at, so that a study is refused before anything is released.
+    """
     if solver == "auto":
         solver = "covariance" if d <= COVARIANCE_FEATURES else "private-power"
     chosen: Any = make(solver) if isinstance(solver, str) else solver
@@ -149,19 +169,12 @@ def private_solver(
             "take covariance"
         )
     if isinstance(chosen, FedPower):
+        if isinstance(solver, str) and privacy.calibration == "tight" and privacy.site_norm is None:
+            chosen = replace(chosen, local_steps=1)
         _check_fedpower(chosen, privacy)
-    if not hasattr(chosen, "rounds"):
-        return chosen  # type: ignore[no-any-return]
-    unset = isinstance(solver, str) or chosen.rounds is None
-    settings: dict[str, Any] = {"tol": 0.0}
-    if unset:
-        rounds = power_rounds(privacy, d, k, chosen.rank(k, d), rows, sites)
-        settings["rounds"] = rounds + isinstance(chosen, FedPower)  # and its last, for the values
-    if isinstance(chosen, BlockKrylov):  # after so many blocks the basis is the whole space, and it stops
-        settings["rounds"] = min(settings.get("rounds", chosen.rounds), -(-d // chosen.rank(k, d)))
-    if isinstance(chosen, FedPower) and isinstance(solver, str) and privacy.calibration == "tight":
-        settings["local_steps"] = 1 if privacy.site_norm is None else chosen.local_steps
-    return replace(chosen, **settings)  # type: ignore[no-any-return]
+    if privacy.calibration == "published":
+        check_published(privacy, chosen)
+    return chosen  # type: ignore[no-any-return]
 
 
 def _check_fedpower(solver: FedPower, privacy: GaussianPrivacy) -> None:
@@ -169,8 +182,11 @@ def _check_fedpower(solver: FedPower, privacy: GaussianPrivacy) -> None:
         raise ConfigurationError(
             'fedpower with reference = "baseline" sends each site\'s own Z, which no noise covers; take "global"'
         )
-    if privacy.calibration == "published" and not privacy.n_public:
-        raise ConfigurationError("FedPower's published noise takes the sites' sizes as public; set n_public = true")
+    if privacy.calibration == "tight" and privacy.site_norm is None and solver.takes_local_steps:
+        raise ConfigurationError(
+            "fedpower with several local steps releases what no bound on rows covers; give site_norm, that it is "
+            "clipped to, or take local_steps = 1"
+        )
 
 
 def check_published(privacy: GaussianPrivacy, solver: Solver) -> str:
@@ -188,16 +204,28 @@ def check_published(privacy: GaussianPrivacy, solver: Solver) -> str:
         raise ConfigurationError("formula = 'hardt-price' is about entries; set neighbours to 'entry' or 'ppm-12'")
     if privacy.formula == "mod-sulq" and not privacy.n_public:
         raise ConfigurationError("MOD-SuLQ's noise takes the number of rows as public; set n_public = true")
-    if fitting == ("fedpower",) and privacy.trust != "local":
-        raise ConfigurationError(
-            "FedPower's published noise is added at the sites and again at the coordinator; set trust = 'local'"
-        )
+    if fitting == ("fedpower",):
+        _check_published_fedpower(privacy)
     formula = privacy.formula or fitting[0]
     if formula in ("ppm", "hardt-price"):
         published.ppm_sigma(privacy.epsilon, privacy.delta, 1)  # refuses a delta that its proof does not cover
     if formula == "analyze-gauss":
         published.analyze_gauss_sigma(privacy.epsilon, privacy.delta)
     return formula
+
+
+def _check_published_fedpower(privacy: GaussianPrivacy) -> None:
+    if not privacy.n_public:
+        raise ConfigurationError("FedPower's published noise takes the sites' sizes as public; set n_public = true")
+    if privacy.trust != "local":
+        raise ConfigurationError(
+            "FedPower's published noise is added at the sites and again at the coordinator; set trust = 'local'"
+        )
+    if privacy.relation != "entry" or privacy.entry_change != 1.0:
+        raise ConfigurationError(
+            "FedPower's published noise is for a change of 1 in an entry of the Gram matrix, and hides no row; set "
+            "neighbours = 'entry' and entry_change = 1, or calibration = 'tight'"
+        )
 
 
 def power_rounds(privacy: GaussianPrivacy, d: int, k: int, rank: int, rows: float, sites: int = 1) -> int:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from numbers import Integral
 from typing import Any
 
@@ -150,6 +150,12 @@ class FedPower(Iterative):
                 yield max(p >> i, 1)  # LocalPower (Li et al. 2020)
             else:
                 yield self.sync if isinstance(self.sync, int) else p  # (3.1)
+
+    @property
+    def takes_local_steps(self) -> bool:
+        """Whether any release is of more than one step from the Z that was sent."""
+        steps = islice(self.schedule(), self.rounds - 1)
+        return self.iterations is not None or any(s != 1 for s in steps)
 
     def solve(self, problem: Problem) -> Solve[Solution]:
         """Alg. 2; Alg. 3 where the cohort is partial."""
