@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,32 +64,35 @@ def run_name(folder: Path | None) -> str:
 
 
 def contents(folder: Path) -> set[Path] | None:
-    """Return what a folder holds before a run, None where there is no such folder."""
-    return set(folder.iterdir()) if folder.is_dir() else None
+    """Return all that lies in a folder before a run, None where there is no such folder."""
+    return set(folder.rglob("*")) if folder.is_dir() else None
 
 
 def discard(folder: Path, before: set[Path] | None) -> None:
     """Remove what a failed run left, and nothing that was there ``before`` it: that is the user's.
 
-    A folder whose ledgers hold a charge stays: something was released, and that is not forgotten.
+    A folder stays if its run charged a ledger: something was released, and that is not forgotten. What other runs
+    charged to a ledger that was linked in does not count.
     """
-    if any(is_charged(ledger) for ledger in folder.rglob(LEDGER)):
+    run = run_name(folder) if (folder / "terms.json").exists() else None  # without terms no run began
+    if run is not None and any(is_charged(ledger, run) for ledger in folder.rglob(LEDGER)):
         return
+    for part in sorted((contents(folder) or set()) - (before or set()), reverse=True):  # what lies within comes first
+        with suppress(OSError):  # the error that ended the run is the one to tell
+            if part.is_dir() and not part.is_symlink():
+                part.rmdir()
+            else:
+                part.unlink(missing_ok=True)
     if before is None:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for part in (contents(folder) or set()) - before:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
 
 
-def is_charged(ledger: Path) -> bool:
-    """Whether a ledger's file holds a charge; one that cannot be read may."""
+def is_charged(ledger: Path, run: str) -> bool:
+    """Whether a ledger's file holds a charge of a run; one that cannot be read may."""
     try:
         with Ledger(ledger) as book:
-            return bool(book.charges())
+            return bool(book.charges(run))
     except FileError:
         return True
 

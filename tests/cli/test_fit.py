@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ import pytest
 import fedspan.data.csv
 from fedspan import FederatedPCA, FederatedTruncatedSVD
 from fedspan.cli import fit
-from fedspan.errors import SiteError
+from fedspan.errors import DataError, SiteError
 from fedspan.layers import RoundRecord
 from fedspan.model_file import read_model
+from fedspan.privacy import GaussianPrivacy
+from fedspan.privacy.accountant import mu_of
+from fedspan.privacy.ledger import Ledger
+from fedspan.privacy.policy import Releases, SitePolicy
 from fedspan.privacy.transcript import Transcript
+from fedspan.rounds import Round, Site
+from fedspan.solvers.covariance import gram
 from tests.cli.conftest import COLUMNS, Federation, invoke, python
 
 SLOW = "[solve.settings]\nrounds = 40\ntol = 0\n[run]\nseed = 3\n"
+PRIVATE = "[privacy]\nepsilon = 1.0\ndelta = 1e-6\nrow_norm = 10.0\n"
 
 STOP_AT_ROUND_12 = """
 import os, signal, sys
@@ -114,6 +122,103 @@ def test_the_folder_can_be_named(federation: Federation) -> None:
     invoke("fit", federation.study, "--folder", federation.folder / "here")
     assert (federation.folder / "here" / "model.fedspan").exists()
     assert not federation.run_folder.exists()
+
+
+@pytest.mark.parametrize("more", ["", PRIVATE], ids=["plain", "private"])
+def test_a_folder_that_is_named_is_used_as_named_and_never_numbered(federation: Federation, more: str) -> None:
+    """Was a fault once: a folder that was there became here-2, past the ledger that had been linked into it."""
+    here = federation.folder / "here"
+    (here / "sites" / "berlin").mkdir(parents=True)
+    (here / "notes.txt").write_text("mine")
+    federation.write_study(more, solver="covariance")
+    assert json.loads(invoke("fit", federation.study, "--folder", here, "--json").stdout)["folder"] == str(here)
+    again = invoke("fit", federation.study, "--folder", here)
+    assert again.exit_code == 6
+    assert f"{here} holds a run already; name another --folder" in again.stderr
+    resumed = invoke("fit", federation.study, "--folder", here, "--resume")
+    assert resumed.exit_code == 6
+    assert f"{here} holds no unfinished run" in resumed.stderr
+    assert not list(federation.folder.glob("here-*"))
+
+
+def test_a_ledger_that_was_linked_into_a_named_folder_is_charged(federation: Federation) -> None:
+    federation.write_study(PRIVATE, solver="covariance")
+    shared = federation.folder / "berlin.sqlite"
+    Ledger(shared, budget=1.5 * mu_of(1.0, 1e-6) ** 2).close()
+    codes = []
+    for name in ("first", "second"):
+        home = federation.folder / name / "sites" / "berlin"
+        home.mkdir(parents=True)
+        (home / "ledger.sqlite").symlink_to(shared)
+        codes.append(invoke("fit", federation.study, "--folder", federation.folder / name).exit_code)
+    assert codes == [0, 5]  # what is left is not enough for a second run
+    with Ledger(shared) as ledger:
+        assert len({charge.run for charge in ledger.charges()}) == 2
+
+
+def test_ledgers_in_the_default_folder_are_not_passed_over(federation: Federation) -> None:
+    federation.write_study(PRIVATE, solver="covariance")
+    home = federation.run_folder / "sites" / "berlin"
+    home.mkdir(parents=True)
+    Ledger(home / "ledger.sqlite").close()
+    result = invoke("fit", federation.study)
+    assert result.exit_code == 3
+    assert f"name it with --folder {federation.run_folder}" in result.stderr
+    assert invoke("fit", federation.study, "--folder", federation.run_folder).exit_code == 0
+    with Ledger(home / "ledger.sqlite") as ledger:
+        assert ledger.charges()
+    assert invoke("fit", federation.study).exit_code == 0  # now that it holds a run, the next one has a number
+    assert federation.run_folder.with_name("hospitals-2").exists()
+
+
+def test_a_file_is_no_folder_to_run_in(federation: Federation) -> None:
+    result = invoke("fit", federation.study, "--folder", federation.study)
+    assert result.exit_code == 3
+    assert f"--folder {federation.study} is a file" in result.stderr
+    assert federation.study.read_text().startswith("name")
+
+
+def test_another_study_in_a_named_folder_is_not_overwritten(federation: Federation) -> None:
+    here = federation.folder / "here"
+    here.mkdir()
+    (here / "study.toml").write_text("# another")
+    result = invoke("fit", federation.study, "--folder", here)
+    assert result.exit_code == 3
+    assert "would overwrite it; name another --folder" in result.stderr
+    assert [p.read_text() for p in here.iterdir()] == ["# another"]
+    (here / "study.toml").write_bytes(federation.study.read_bytes())  # the same one may stay
+    assert invoke("fit", federation.study, "--folder", here).exit_code == 0
+
+
+def test_what_was_spent_names_the_runs_ledger_and_one_is_not_called_many(federation: Federation) -> None:
+    federation.write_study(PRIVATE, solver="covariance", k=1)
+    printed = invoke("fit", federation.study).stdout
+    assert f"epsilon 1 of 1, see {federation.run_folder / 'ledger.sqlite'}" in printed
+    assert "1 component with" in printed
+
+
+def test_a_run_without_a_guarantee_says_so_and_is_valid_json(federation: Federation) -> None:
+    """Was a fault once: FedPower as published "spent epsilon 1 of 1"."""
+    more = 'neighbours = "entry"\nn_public = true\ncalibration = "published"\n[data]\ncenter = false\n'
+    federation.write_study(f"[privacy]\nepsilon = 1.0\ndelta = 1e-6\n{more}", solver="fedpower")
+    printed = invoke("fit", federation.study).stdout
+    assert "privacy   No guarantee is established" in printed
+    assert "spent     no epsilon can be told" in printed
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    kept = json.loads((federation.run_folder / "summary.json").read_text(), parse_constant=refuse)
+    assert kept["privacy"]["spent_epsilon"] is None
+    model = FederatedPCA.load(federation.run_folder / "model.fedspan")
+    assert model.privacy_spent_["spent_epsilon"] is None
+
+
+def test_a_transcript_without_noise_is_warned_about_as_such(federation: Federation) -> None:
+    federation.write_study(f'{PRIVATE}trust = "central"\n[run]\nrecord = "transcript"\n', solver="covariance")
+    assert "it keeps them WITHOUT noise" in invoke("fit", federation.study).stderr
+    federation.write_study(f'{PRIVATE}[run]\nrecord = "transcript"\n', solver="covariance")
+    assert "WITHOUT" not in invoke("fit", federation.study).stderr
 
 
 def test_a_transcript_is_kept_where_the_study_asks_and_warned_about(federation: Federation) -> None:
@@ -372,8 +477,26 @@ def test_a_folder_that_was_there_loses_nothing_to_a_failed_run(federation: Feder
     (kept / "notes.txt").write_text("mine")
     federation.write_study()
     summary = json.loads(invoke("fit", federation.study, "--folder", kept, "--json").stdout)
-    assert summary["folder"].endswith("mine-2")
-    assert [p.name for p in kept.iterdir()] == ["notes.txt"]
+    assert summary["folder"] == str(kept)
+    assert (kept / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("cause", [DataError("column 'iron' is empty; leave it out"), ZeroDivisionError("by zero")])
+def test_what_a_site_keeps_in_its_log_is_said_here_too(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, cause: Exception
+) -> None:
+    """Was a fault once: "the site's own log says more", and the log was deleted with the folder."""
+    privacy = GaussianPrivacy(1.0, 1e-6, row_norm=1.0)
+    site = Site("lyon", None, policy=SitePolicy(Releases(privacy, run="r", who="lyon", sites=1)))
+
+    def failing(*_: object, **__: object) -> None:
+        raise site.policy.refusal(site, replace(Round(gram), number=3), cause) from cause
+
+    monkeypatch.setattr(fit, "run", failing)
+    result = invoke("fit", federation.study, "--json")
+    assert "site 'lyon' cannot answer round 3 (covariance.gram)" in result.stderr
+    assert f"log says more. It says: {cause}" in result.stderr
+    assert json.loads(result.stdout)["error"].endswith(str(cause))
 
 
 def test_an_error_that_is_ours_is_not_hidden(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,3 +506,21 @@ def test_an_error_that_is_ours_is_not_hidden(federation: Federation, monkeypatch
     monkeypatch.setattr(fit, "run", broken)
     with pytest.raises(ZeroDivisionError):
         invoke("fit", federation.study)
+
+
+@pytest.mark.parametrize("charged", [False, True])
+def test_a_failed_run_leaves_a_folder_with_a_linked_ledger_as_it_was(federation: Federation, charged: bool) -> None:
+    """Was a fault once: other sites' memories stayed, and the mended study was refused for its other rows."""
+    federation.write_study(PRIVATE, solver="covariance", k=7)
+    shared, home = federation.folder / "berlin.sqlite", federation.folder / "here" / "sites" / "berlin"
+    home.mkdir(parents=True)
+    with Ledger(shared) as ledger:
+        if charged:
+            ledger.charge(run="another", round=1, question="q", step="s", release="r", cost=0.01)
+    (home / "ledger.sqlite").symlink_to(shared)
+    before = sorted((federation.folder / "here").rglob("*"))
+    assert invoke("fit", federation.study, "--folder", federation.folder / "here").exit_code == 4
+    assert sorted((federation.folder / "here").rglob("*")) == before
+    federation.write_site("lyon", federation.rows["lyon"][:-1])
+    federation.write_study(PRIVATE, solver="covariance")
+    assert invoke("fit", federation.study, "--folder", federation.folder / "here").exit_code == 0

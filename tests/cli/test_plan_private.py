@@ -64,9 +64,17 @@ def test_a_public_number_of_rows_is_not_released(federation: Federation) -> None
 
 
 def test_published_noise_says_what_it_proves(federation: Federation) -> None:
-    told = planned(federation, 'row_norm = 10.0\nn_public = true\ncalibration = "published"', "fedpower")
+    more = 'n_public = true\nneighbours = "entry"\ncalibration = "published"\n[data]\ncenter = false'
+    told = planned(federation, more, "fedpower")
     assert told["label"] == "as published"
-    assert "no guarantee is established" in told["words"]
+    assert told["words"].startswith("No guarantee is established")
+    assert told["spent_epsilon"] is None
+
+
+def test_one_of_a_thing_is_not_called_many(federation: Federation) -> None:
+    federation.write_study(f"{PRIVACY}row_norm = 10.0", solver="covariance", k=1)
+    heading = invoke("plan", federation.study).stdout.splitlines()[0]
+    assert "1 component of 6 features by covariance; 125 rows at 3 sites. At most 1 round and 4 to set up:" in heading
 
 
 def test_the_plan_is_of_the_file_and_touches_nothing(federation: Federation) -> None:

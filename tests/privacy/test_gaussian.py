@@ -7,7 +7,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse
 
+from fedspan.data.clip import clamp
 from fedspan.errors import ConfigurationError
 from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.accountant import delta_of
@@ -105,10 +107,46 @@ def test_a_share_that_is_no_part_of_the_budget_is_refused(share):
 
 
 def test_shares_that_leave_nothing_for_the_solver_are_refused():
-    with pytest.raises(ConfigurationError, match="nothing of the budget for the solver"):
+    with pytest.raises(ConfigurationError, match=r"nothing of the budget .*; let them sum to at most 0\.99"):
         private(shares={"mean": 0.6, "count": 0.2, "variance": 0.2, "scale": 0.1})
     with pytest.raises(ConfigurationError, match="nothing of the budget for the solver"):
         private(shares={"mean": 0.9})  # with the others' defaults
+
+
+# Was a fault once: these sum to 0.9999999999999999, below 1, and the solver got 1e-16 of the budget.
+def test_shares_that_leave_a_rounding_for_the_solver_are_refused():
+    with pytest.raises(ConfigurationError, match="sum to 1 and leave next to nothing"):
+        private(shares={"mean": 0.7, "count": 0.1, "variance": 0.1, "scale": 0.1})
+    assert private(shares={"mean": 0.69, "count": 0.1, "variance": 0.1, "scale": 0.1}).shares["mean"] == 0.69
+
+
+@pytest.mark.parametrize("shares", [[0.1], 0.1, "mean", None, [("mean", 0.1)]])
+def test_shares_without_names_are_refused(shares):
+    with pytest.raises(ConfigurationError, match="shares is a dict of parts of the budget by name"):
+        private(shares=shares)
+
+
+# Was a fault once: a text is true to Python, so n_public="false" told each site's number of rows.
+@pytest.mark.parametrize("name", ["n_public", "adaptive_clip"])
+@pytest.mark.parametrize("value", ["false", "no", "", 0, 1, None, [False]])
+def test_a_flag_that_is_no_flag_is_refused(name, value):
+    with pytest.raises(ConfigurationError, match=f"{name} is True or False, got"):
+        private(**{name: value})
+
+
+@pytest.mark.parametrize("seed", ["7", 1.5, True, False, [7], 7.0, math.nan])
+def test_a_testing_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(ConfigurationError, match="testing_seed is a whole number, or None"):
+        private(testing_seed=seed)
+
+
+def test_numpys_flags_and_whole_numbers_are_taken_as_plain_ones():
+    privacy = private(n_public=np.True_, adaptive_clip=np.False_, testing_seed=np.int64(7), rows_per_person=np.int8(2),
+                      honest=np.int32(3))  # fmt: skip
+    assert (privacy.relation, privacy.may_tighten) == ("row-replace", False)
+    plain = json.loads(json.dumps(privacy.as_plain()))  # numpy's own would be refused
+    assert (plain["n_public"], plain["adaptive_clip"], plain["testing_seed"]) == (True, False, 7)
+    assert (plain["rows_per_person"], plain["honest"]) == (2, 3)
 
 
 @pytest.mark.parametrize("settings", [{"formula": "ppm"}, {"split": (1.0, 1.0)}])
@@ -128,6 +166,20 @@ def test_a_split_that_is_no_pair_of_positive_numbers_is_refused(split):
 )
 def test_bounds_that_are_no_box_are_refused(low, high):
     with pytest.raises(ConfigurationError, match="Bounds"):
+        Bounds(low, high)
+
+
+# Was a fault once: numpy's own error came up, as a traceback.
+@pytest.mark.parametrize("low", ["a", "0", ["0", 1], None, [None, 0], [[0], [0, 1]], [], {}, 1j, False])
+def test_a_side_of_a_box_that_is_no_list_of_numbers_is_refused(low):
+    with pytest.raises(ConfigurationError, match="Bounds low is a finite number, or a list of one for each column"):
+        Bounds(low, 1)
+
+
+# Was a fault once: "operands could not be broadcast together", as a traceback.
+@pytest.mark.parametrize(("low", "high"), [([18, 80, 40, 40], [100, 220, 130]), ([0, 0], [1, 1, 1])])
+def test_sides_of_a_box_for_different_columns_are_refused(low, high):
+    with pytest.raises(ConfigurationError, match=rf"low names {len(low)} columns and high {len(high)}; give as many"):
         Bounds(low, high)
 
 
@@ -177,6 +229,24 @@ def test_the_box_gives_its_half_diagonal_and_its_farthest_corner():
     assert box.half_width(2) == pytest.approx(math.hypot(1, 2))
     assert box.reach(2) == pytest.approx(math.hypot(2, 3))
     assert Bounds(-1, 1).half_width(9) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [([0, -3], 1), (-3, [1, 2]), ([-3], [1, 2]), ([-3, -1], [2]), ([-3, -3], [1, 2])]
+)
+def test_one_number_for_all_columns_mixes_with_one_for_each(low, high):
+    mixed, full = Bounds(low, high), Bounds(np.broadcast_to(low, 2), np.broadcast_to(high, 2))
+    assert mixed.half_width(2) == full.half_width(2)
+    assert mixed.reach(2) == full.reach(2)
+    near, same = (private(row_norm=box).row_bounds(2, centred=True, scaled=False) for box in (mixed, full))
+    np.testing.assert_array_equal(near.middle(2), same.middle(2))
+    rows = np.random.default_rng(0).uniform(-9, 9, (20, 2))
+    np.testing.assert_array_equal(clamp(rows, near), clamp(rows, same))
+    around = scipy.sparse.csr_array(rows)
+    if np.all(full.low <= 0):  # sparse rows have zeros
+        np.testing.assert_array_equal(clamp(around, near).toarray(), clamp(around, same).toarray())
+    with pytest.raises(ConfigurationError, match="2 columns, and the study has 3"):
+        mixed.half_width(3)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -14,8 +14,18 @@ import typer
 from rich.table import Table
 
 from fedspan.cli.fit import check_unchanged, run_into
-from fedspan.cli.output import Json, bold, note, plain_table, print_json, program, say, say_exactly, watching_steps
-from fedspan.cli.runs import COPY, MODEL, SUMMARY, folder_name, folder_to_start
+from fedspan.cli.output import (
+    Json,
+    bold,
+    note,
+    plain_table,
+    print_json,
+    program,
+    say,
+    say_exactly,
+    watching_steps,
+)
+from fedspan.cli.runs import COPY, MODEL, SUMMARY, folder_name, folder_to_start, privacy_warnings
 from fedspan.data import Source
 from fedspan.data.prepared import Prepared
 from fedspan.encoding import Array, write_atomically
@@ -24,7 +34,8 @@ from fedspan.model_file import read_model
 from fedspan.privacy.audit import ATTACKS, Audit, SiteAudit
 from fedspan.privacy.audit import audit as audit_transcript
 from fedspan.privacy.audit.epsilon import EmpiricalEpsilon, empirical_epsilon
-from fedspan.privacy.gaussian import Bounds
+from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
+from fedspan.privacy.guarantee import TESTING
 from fedspan.privacy.transcript import Transcript
 from fedspan.sites import DurableMemory, is_folder_name, rows_digest
 from fedspan.study_file import StudyFile, load_study
@@ -32,6 +43,7 @@ from fedspan.study_file import StudyFile, load_study
 REPORT, PICTURE = "audit.json", "audit.png"
 _SHOWN, _PANELS, _ACROSS = 10, 6, 3
 _TOP = 10.0  # a guess worse than this is off the picture
+PUBLISHED = "published noise has no empirical epsilon here: only the tight calibration is run on worst-case neighbours"
 
 
 def audit(
@@ -57,6 +69,7 @@ def audit(
     if known is not None and known < 1:
         raise ConfigurationError(f"--known is the number of entries that an outsider knows, at least 1; got {known}")
     described = load_study(study)
+    warned = _warned(described.privacy, new=run is None, runs=runs)
     kept = _run_now(described, study, folder) if run is None else run
     transcript = Transcript.read(kept)
     if run is not None and (run / COPY).exists():
@@ -69,16 +82,33 @@ def audit(
     with watching_steps(f"audit of {described.name}", len(transcript.sites)) as begin:
         found = audit_transcript(transcript, grams, _published(kept), known, seed=described.seed, on_site=begin)
     out = kept if run is None or folder is None else folder
-    empirical = empirical_of(described, found.features, runs) if described.privacy is not None and runs else None
+    empirical = empirical_of(described, found.features, runs) if runs and _is_audited(described.privacy) else None
     files = _write(out, described.name, found)
     if json:
-        told = None if empirical is None else asdict(empirical)
-        print_json({"name": described.name, "folder": str(kept), "files": files, "empirical": told, **found.to_dict()})
+        print_json({
+            "name": described.name, "folder": str(kept), "files": files, "warnings": warned,
+            "empirical": None if empirical is None else asdict(empirical), **found.to_dict(),
+        })  # fmt: skip
         return
     show_audit(described.name, found)
-    if empirical is not None:
-        say("", empirical_words(empirical))
+    if described.privacy is not None and runs:
+        say("", *_privacy_words(described.privacy, empirical))
     say_exactly("", f"Kept in {', '.join(files.values())}")
+
+
+def _warned(privacy: GaussianPrivacy | None, *, new: bool, runs: int) -> list[str]:
+    """Warn of what the audit spends and of what it cannot tell, once and before it begins; return what was said."""
+    warned = privacy_warnings(privacy, int(new), kept=True)
+    if privacy is not None and runs and not _is_audited(privacy):
+        warned.append(PUBLISHED)
+    for text in warned:
+        note(f"Warning: {text}.")
+    return warned
+
+
+def _is_audited(privacy: GaussianPrivacy | None) -> bool:
+    """Whether the empirical epsilon is about a study's noise: runs are made with fedspan's own, not with a paper's."""
+    return privacy is not None and privacy.calibration == "tight"
 
 
 def empirical_of(described: StudyFile, features: int, runs: int) -> EmpiricalEpsilon:
@@ -91,8 +121,7 @@ def empirical_of(described: StudyFile, features: int, runs: int) -> EmpiricalEps
     norm = given.row_norm
     if isinstance(norm, Bounds):
         norm = given.row_bounds(features, centred=True, scaled=False).norm
-    terms = replace(given, epsilon=8.0, delta=1e-2, row_norm=norm, honest=None, testing_seed=None, calibration="tight",
-                    formula=None, split=None)  # fmt: skip
+    terms = replace(given, epsilon=8.0, delta=1e-2, row_norm=norm, honest=None, testing_seed=None)
     return empirical_epsilon(terms, "covariance" if described.solver == "auto" else described.solver, runs, seed=None)
 
 
@@ -106,9 +135,17 @@ def empirical_words(found: EmpiricalEpsilon) -> str:
     )
 
 
+def _privacy_words(privacy: GaussianPrivacy, empirical: EmpiricalEpsilon | None) -> list[str]:
+    """Return what many runs proved, with what is no privacy in the study itself."""
+    words = [f"Not audited: {PUBLISHED}." if empirical is None else empirical_words(empirical)]
+    if privacy.testing_seed is not None:
+        words.append(f"The study itself is {TESTING}. These runs drew theirs afresh.")
+    return words
+
+
 def _run_now(described: StudyFile, study: Path, folder: Path | None) -> Path:
     """Run the study with its transcript kept (which `run_into` warns about), and return the run folder."""
-    chosen = folder_to_start(described.folder / folder_name(described.name) if folder is None else folder)
+    chosen = folder_to_start(described.folder / folder_name(described.name), folder)
     again = (
         f"{program()} fit {shlex.quote(str(study))} --resume --folder {shlex.quote(str(chosen))} (with record = "
         f'"transcript" in [run]), then audit it with --run'

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedspan import calibrate as twins
 from fedspan.calibrate import Calibration, Curve, Spectrum, rows_needed
 from fedspan.cli.headers import figures_of
-from fedspan.cli.output import Json, bold, plain_table, print_json, say, say_exactly, watching_steps
+from fedspan.cli.output import Json, bold, counted, plain_table, print_json, say, say_exactly, watching_steps
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.gaussian import TRUSTS, Bounds
@@ -165,8 +165,9 @@ def show(
     say(
         bold(
             described.name,
-            f": {found.n_components} components of {found.features:,} features; {found.rows:,} rows {norm} "
-            f"at {len(described.sites)} sites; delta = {privacy.delta:g}.",
+            f": {counted(found.n_components, 'component')} of {counted(found.features, 'feature')}; "
+            f"{counted(found.rows, 'row')} {norm} at {counted(len(described.sites), 'site')}; "
+            f"delta = {privacy.delta:g}.",
         ),
         f"{twins.SAID} Here: {spectrum.words}.",
         f"Variance captured, of what the non-private answer captures on the same twin; {twinned}:",

@@ -11,21 +11,25 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from fedspan.cli.output import Json, bold, note, plain_table, print_json, say, watching_steps
+from fedspan.cli.output import Json, bold, counted, note, plain_table, print_json, say, watching_steps
+from fedspan.cli.runs import privacy_warnings
 from fedspan.data import Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array
 from fedspan.engines import get_engine
-from fedspan.errors import ConfigurationError, ConvergenceError, nearest
+from fedspan.errors import ConfigurationError, FedspanError, nearest
 from fedspan.metrics import projection_distance
 from fedspan.privacy import GaussianPrivacy
+from fedspan.privacy.terms import check_terms
 from fedspan.progress import human_bytes
 from fedspan.rounds import Round, Solve, Sum, drive, numbered
 from fedspan.run import Result, Study, run
 from fedspan.sites import open_sites
 from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, Solver, make
 from fedspan.solvers.problem import multiply
+from fedspan.study import resolve_private, resolve_solver
 from fedspan.study_file import StudyFile, load_study
 
 WIDE = 2000
@@ -59,27 +63,37 @@ def compare(
     """Run several solvers on the same study and put them side by side."""
     described = load_study(study)
     sources = described.open_sources()
+    warned: list[str] = []
+
+    def tell(text: str) -> None:
+        note(text)
+        warned.append(text.removeprefix("Warning: "))
+
     if described.privacy is not None:
-        note("Warning: errors are measured against the exact answer, computed here without noise: for data you hold.")
+        check_terms(described.privacy, described.preparation, described.cohort, len(sources))
+        tell("Warning: errors are measured against the exact answer, computed here without noise: for data you hold.")
     exact = run(_exactly(described, sources), sources, engine=described.engine)
     settled = replace(described.study(), n_components=exact.estimate.basis.shape[1])
-    candidates = _candidates(described, solvers, exact.facts.features)
+    candidates = _able(_candidates(described, solvers, exact.facts.features), settled, exact, tell, asked=solvers)
+    for warning in privacy_warnings(described.privacy, len(candidates), kept=False):
+        tell(f"Warning: {warning}.")
     trials = try_solvers(
         settled, sources, candidates, exact.estimate.basis,
-        lambda _, one: run(one, sources, engine=described.engine), title=described.name,
+        lambda _, one: run(one, sources, engine=described.engine), title=described.name, tell=tell,
     )  # fmt: skip
     if json:
-        print_json({"name": described.name, "trials": [asdict(trial) for trial in trials]})
-        return
-    k, d = exact.estimate.basis.shape[1], exact.facts.features
-    say(
-        bold(
-            described.name,
-            f": {k} components of {d:,} features; {exact.facts.n_rows:,} rows at {len(sources)} sites. "
-            f"Error is against the exact answer ({NAMES[type(exact.solver)]}).",
-        ),
-        "",
-        table_of(trials),
+        print_json({"name": described.name, "trials": [asdict(trial) for trial in trials], "warnings": warned})
+    else:
+        say(_heading(described, exact), "", table_of(trials))
+
+
+def _heading(described: StudyFile, exact: Result) -> Text:
+    facts = exact.facts
+    return bold(
+        described.name,
+        f": {counted(exact.estimate.basis.shape[1], 'component')} of {counted(facts.features, 'feature')}; "
+        f"{counted(facts.n_rows, 'row')} at {counted(facts.sites, 'site')}. "
+        f"Error is against the exact answer ({NAMES[type(exact.solver)]}).",
     )
 
 
@@ -91,19 +105,27 @@ def try_solvers(
     execute: Callable[[str, Study], Result],
     *,
     title: str,
+    tell: Callable[[str], None] = note,
 ) -> list[Trial]:
-    """Run each solver, then measure all of them against the exact basis in one more round."""
+    """Run each solver, then measure all of them against the exact basis in one more round.
+
+    One that fails does not end the comparison, as what the others took and spent would be lost; unless all of them do.
+    """
     results: dict[str, tuple[Result, float]] = {}
+    failed: FedspanError | None = None
     with watching_steps(title, len(candidates)) as begin:
         for name, solver in candidates.items():
             begin(name)
             started = time.perf_counter()
             try:
                 result = execute(name, replace(study, solver=solver))
-            except ConvergenceError as error:  # one that goes astray does not end the comparison
-                note(f"{name} is left out: {error}")
+            except FedspanError as error:
+                tell(f"{name} is left out: {error}")
+                failed = error
             else:
                 results[name] = result, time.perf_counter() - started
+    if failed is not None and not results:
+        raise failed
     bases = [exact, *(result.estimate.basis for result, _ in results.values())]
     best, *held = captured(study.preparation, sources, bases)
     return [
@@ -169,6 +191,32 @@ def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, st
     if not isinstance(given, str) and NAMES[type(given)] in chosen:
         chosen[NAMES[type(given)]] = given  # with the study's own settings
     return chosen
+
+
+def _able(
+    candidates: Mapping[str, str | Solver], study: Study, exact: Result, tell: Callable[[str], None], *,
+    asked: str | None,
+) -> dict[str, str | Solver]:  # fmt: skip
+    """Return the candidates that can serve the study; refuse one that was asked for, before any has run."""
+    able = {}
+    for name, solver in candidates.items():
+        try:
+            _check_able(replace(study, solver=solver), exact)
+        except ConfigurationError as error:
+            if asked is not None:
+                raise ConfigurationError(f"--solvers: {name} cannot run on this study: {error}") from error
+            tell(f"{name} is left out: {error}")
+        else:
+            able[name] = solver
+    return able
+
+
+def _check_able(study: Study, exact: Result) -> None:
+    facts, k = exact.facts, exact.estimate.basis.shape[1]
+    if study.privacy is None:
+        resolve_solver(study, facts.features, k, symmetric=facts.symmetric)
+    else:
+        resolve_private(study, study.privacy, facts.features, k, float(facts.n_rows), facts.sites)
 
 
 def _fits(name: str, privacy: GaussianPrivacy | None) -> bool:

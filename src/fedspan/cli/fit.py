@@ -15,6 +15,7 @@ from rich.table import Table
 from fedspan.cli.output import (
     Json,
     Stopped,
+    counted,
     labelled,
     note,
     plain_table,
@@ -36,8 +37,16 @@ from fedspan.cli.runs import (
 )
 from fedspan.data import Source
 from fedspan.encoding import write_atomically
-from fedspan.errors import CohortError, FedspanError, ResumeError, SiteError
-from fedspan.privacy.transcript import WARNING
+from fedspan.errors import (
+    BudgetExhausted,
+    CohortError,
+    ConfigurationError,
+    FedspanError,
+    PolicyError,
+    ResumeError,
+    SiteError,
+)
+from fedspan.privacy.guarantee import transcript_warning
 from fedspan.progress import human_bytes
 from fedspan.run import Result, run
 from fedspan.run_folder import contents, discard
@@ -52,14 +61,15 @@ def fit(
     study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that did not finish.")] = False,
     folder: Annotated[
-        Path | None, typer.Option(help="The run folder (default: the study's name, in the folder it gives).")
+        Path | None,
+        typer.Option(help="The run folder, as named (default: the study's name, numbered, in the folder it gives)."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Run a study: find the components that the sites share, and keep the run in a folder."""
     described = load_study(study)
-    base = described.folder / folder_name(described.name) if folder is None else folder
-    chosen = folder_to_resume(base) if resume else folder_to_start(base)
+    default = described.folder / folder_name(described.name)
+    chosen = folder_to_resume(default, folder) if resume else folder_to_start(default, folder)
     if resume:
         check_unchanged(described, chosen)
     again = f"{program()} fit {shlex.quote(str(study))} --resume"
@@ -88,7 +98,9 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
     """Run a study in a folder. A run that could not go on anyway leaves nothing behind; ``again`` resumes it."""
     sources, before, started = described.open_sources(), contents(folder), time.perf_counter()
     if described.record == "transcript":
-        note(f"Warning: {WARNING}.")
+        note(f"Warning: {transcript_warning(described.privacy)}.")
+    if not resume:
+        _check_copy(folder / COPY, described)
     try:
         if not resume:
             write_atomically(folder / COPY, described.path.read_bytes())
@@ -99,7 +111,10 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
             )  # fmt: skip
     except KeyboardInterrupt:
         raise Stopped(f"stopped; the rounds so far are kept. Go on with: {again}") from None
-    except (SiteError, CohortError):
+    except (SiteError, CohortError) as error:
+        if isinstance(error, PolicyError) and not isinstance(error, BudgetExhausted):
+            note(f"What was released until then stays charged in {folder}. Mend the study and start it in another one.")
+            raise
         note(f"The rounds so far are kept in {folder}. When the cause is mended, go on with: {again}")
         raise
     except FedspanError:
@@ -107,6 +122,14 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
             discard(folder, before)
         raise
     return _keep(folder, described, sources, result, time.perf_counter() - started)
+
+
+def _check_copy(copy: Path, described: StudyFile) -> None:
+    """Refuse to write the study's copy over another study, which is the user's."""
+    if copy.exists() and copy.read_bytes() != described.path.read_bytes():
+        raise ConfigurationError(
+            f"{copy} is another study than {described.path}, and its copy would overwrite it; name another --folder"
+        )
 
 
 def _budget(described: StudyFile) -> int | None:
@@ -132,12 +155,12 @@ def _keep(
 def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     """Print what a run found and took."""
     s = summary
-    sites = f"{s['n_sites']} site{'s' if s['n_sites'] > 1 else ''}"
+    rows_of = f"{counted(s['n_rows'], 'row')} of {counted(s['n_features'], 'feature')}"
     about = "about " if s["privacy"] is not None and not s["rows"] else ""
     chosen = ", chosen by auto" if s["solver_chosen_by"] == "auto" else ""
     state = {True: "converged", False: "stopped at its budget, NOT converged", None: "no tolerance to meet"}
     rows = [
-        ("study", f"{s['name']}: {about}{s['n_rows']:,} rows of {s['n_features']:,} features at {sites}"),
+        ("study", f"{s['name']}: {about}{rows_of} at {counted(s['n_sites'], 'site')}"),
         ("solver", f"{s['solver']}{chosen}; {state[s['converged']]}"),
         ("rounds", f"{s['rounds']}, and {s['setup_rounds']} to set up; {s['seconds']:.2f} s"),
         ("traffic", f"{human_bytes(s['bytes_up'])} from the sites, {human_bytes(s['bytes_down'])} to them"),
@@ -146,10 +169,7 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     if s["stopped"]:
         rows.append(("stopped", f"at the last estimate: {s['stopped']}"))
     if s["privacy"]:
-        rows += [
-            ("privacy", s["privacy"]["words"]),
-            ("spent", f"epsilon {s['privacy']['spent_epsilon']:.4g} of {s['privacy']['epsilon']:g}, see {LEDGER}"),
-        ]
+        rows += [("privacy", s["privacy"]["words"]), ("spent", _spent(s["privacy"], Path(s["folder"]) / LEDGER))]
     if s["missing"]:
         rows.append(("filled", ", ".join(f"{site} {share:.1%}" for site, share in s["missing"].items())))
     example = shlex.quote(str(next(iter(described.sites.values())).path))
@@ -161,6 +181,12 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     say(_components(s))
 
 
+def _spent(privacy: dict[str, Any], ledger: Path) -> str:
+    if privacy["spent_epsilon"] is None:
+        return f"no epsilon can be told, as no guarantee is established; {ledger} has the charges"
+    return f"epsilon {privacy['spent_epsilon']:.4g} of {privacy['epsilon']:g}, see {ledger}"
+
+
 def _found(summary: dict[str, Any]) -> str:
     shares = summary["explained_variance_ratio"]
     share = (
@@ -168,7 +194,7 @@ def _found(summary: dict[str, Any]) -> str:
         if shares is None
         else f" with {sum(shares):.1%} of the variance"
     )
-    return f"{summary['n_components']} components{share}"
+    return f"{counted(summary['n_components'], 'component')}{share}"
 
 
 def _components(summary: dict[str, Any]) -> Table:

@@ -38,6 +38,8 @@ from fedspan.layers import OnRound, RoundRecord
 from fedspan.progress import human_bytes, round_line
 
 UNEXPECTED, USAGE, INTERRUPTED = 1, 2, 130
+SEALED = "the site's own log"
+"""What an error names instead of its cause, where a site with a privacy policy sent it."""
 EXIT_CODES: dict[type[FedspanError], int] = {
     ConfigurationError: 3,
     DataError: 4,
@@ -116,15 +118,30 @@ def _plain(value: Any) -> Any:
 
 def report_error(error: BaseException, code: int, *, as_json: bool) -> None:
     """Say in one line what went wrong; to a machine, on stdout too."""
-    text = str(error) or type(error).__name__
+    text = _words(error)
+    if SEALED in text and error.__cause__ is not None:  # all sites are in this process, and the log may be gone by now
+        text += f". It says: {_words(error.__cause__)}"
     note(f"fedspan: {text}")
     if as_json:
         print_json({"error": text, "kind": type(error).__name__, "exit_code": code})
 
 
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
 def exit_code(error: FedspanError) -> int:
     """Return the documented exit code of an error."""
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), UNEXPECTED)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return how many there are of something.
+
+    >>> counted(1, "round"), counted(2000, "row")
+    ('1 round', '2,000 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def plain_table(first: str, *others: str, left: int = 0) -> Table:

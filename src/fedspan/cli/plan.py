@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedspan.cli.output import Json, bold, plain_table, print_json, say
+from fedspan.cli.output import Json, bold, counted, plain_table, print_json, say
 from fedspan.plan import Plan, PlannedRound, make_plan
 from fedspan.privacy.guarantee import Guarantee
 from fedspan.progress import human_bytes
@@ -55,9 +55,9 @@ def show(name: str, plan: Plan) -> None:
     say(
         bold(
             name,
-            f": {plan.n_components} components of {plan.features:,} features by {solver}; "
-            f"{sum(plan.rows.values()):,} rows at {len(plan.rows)} sites. "
-            f"At most {rounds} rounds and {len(plan.rounds) - rounds} to set up:",
+            f": {counted(plan.n_components, 'component')} of {counted(plan.features, 'feature')} by {solver}; "
+            f"{counted(sum(plan.rows.values()), 'row')} at {counted(len(plan.rows), 'site')}. "
+            f"At most {counted(rounds, 'round')} and {len(plan.rounds) - rounds} to set up:",
         ),
         "",
         _table(plan),

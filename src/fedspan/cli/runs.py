@@ -8,6 +8,7 @@ last, ``summary.json``.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,12 +19,17 @@ from typing import Any
 from fedspan import __version__
 from fedspan.data import Source
 from fedspan.encoding import write_atomically
-from fedspan.errors import ResumeError
+from fedspan.errors import ConfigurationError, ResumeError
 from fedspan.estimators import FederatedPCA, FederatedTruncatedSVD
+from fedspan.privacy import GaussianPrivacy
+from fedspan.privacy.accountant import epsilon_of
+from fedspan.privacy.guarantee import TESTING
 from fedspan.run import Result, Study
+from fedspan.sites import LEDGER
 from fedspan.solvers import NAMES
 
 MODEL, SUMMARY, COPY = "model.fedspan", "summary.json", "study.toml"
+_OF_A_RUN = ("terms.json", "rounds.jsonl", "rounds", "transcript", MODEL, SUMMARY)
 
 Model = FederatedPCA | FederatedTruncatedSVD
 
@@ -40,6 +46,11 @@ def folder_name(name: str) -> str:
 def is_unfinished(folder: Path) -> bool:
     """Whether a run began here and did not end."""
     return (folder / "terms.json").exists() and not (folder / SUMMARY).exists()
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether anything in a folder is a run's, finished or not; a study, sites' ledgers and other files are not."""
+    return any((folder / name).exists() for name in _OF_A_RUN)
 
 
 def existing_folders(base: Path) -> list[Path]:
@@ -61,20 +72,39 @@ def fresh_folder(base: Path) -> Path:
     raise AssertionError
 
 
-def folder_to_start(base: Path) -> Path:
-    """Return the folder for a new run; a run that was left unfinished must be resumed or removed first."""
-    for folder in existing_folders(base):
+def folder_to_start(base: Path, named: Path | None = None) -> Path:
+    """Return the folder for a new run: as it was named, else the first free number of the default.
+
+    A run that was left unfinished must be resumed or removed first. Nor is a folder passed over that was made ready
+    with ledgers: a run beside it would not be charged there.
+    """
+    for folder in existing_folders(base) if named is None else [named]:
         if is_unfinished(folder):
             raise ResumeError(
                 f"{folder} holds a run that did not finish; go on with --resume, or delete it or name another "
                 f"--folder to start anew"
             )
-    return fresh_folder(base)
+        if named is None and not holds_run(folder) and any(folder.glob(f"**/{LEDGER}")):
+            raise ConfigurationError(
+                f"{folder} holds ledgers and no run yet: to have the run charged to them, name it with --folder "
+                f"{folder}; else move them away"
+            )
+    return fresh_folder(base) if named is None else _as_named(named)
 
 
-def folder_to_resume(base: Path) -> Path:
-    """Return the newest unfinished run folder."""
-    folders = existing_folders(base)
+def _as_named(folder: Path) -> Path:
+    """Return a folder that was named, unless a run cannot begin in it."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"--folder {folder} is a file; name a folder, a new one or one that holds no run")
+    if holds_run(folder):
+        raise ResumeError(f"{folder} holds a run already; name another --folder, or delete what that run left there")
+    return folder
+
+
+def folder_to_resume(base: Path, named: Path | None = None) -> Path:
+    """Return the folder that was named, else the newest of the default's, where a run began that did not finish."""
+    folders = existing_folders(base) if named is None else [named] if named.exists() else []
+    base = base if named is None else named
     unfinished = [folder for folder in folders if is_unfinished(folder)]
     if unfinished:
         return unfinished[-1]
@@ -142,6 +172,26 @@ def summarise(name: str, model: Model, result: Result, *, seconds: float, auto: 
 def _listed(values: Any) -> list[float] | None:
     """Return an array as a list; None where it was not released."""
     return None if values is None else values.tolist()
+
+
+def privacy_warnings(privacy: GaussianPrivacy | None, runs: int, *, kept: bool) -> list[str]:
+    """Return what a verb says that makes new runs of a private study; ``kept``: whether in a folder with ledgers."""
+    if privacy is None:
+        return []
+    if privacy.testing_seed is not None:
+        return [f"{TESTING}: testing_seed = {privacy.testing_seed} can be repeated by anyone"]
+    if not runs:
+        return []
+    promise = f"epsilon {privacy.epsilon:g} (delta {privacy.delta:g})"
+    if runs == 1:
+        told = f"this makes a new run, which spends a full budget of its own on the same rows: {promise}"
+    else:
+        together = epsilon_of(math.sqrt(runs) * privacy.mu, privacy.delta)
+        told = (
+            f"this makes {runs} new runs, each of which spends a full budget of its own on the same rows: {promise}, "
+            f"all together epsilon {together:.3g}"
+        )
+    return [f"{told}; what other runs spent adds to it" + ("" if kept else ", and no ledger keeps it")]
 
 
 def finish(folder: Path, model: Model, summary: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from fedspan.errors import ConfigurationError, DataError, FedspanError
 from fedspan.estimators.sites_argument import Sites, by_name, has_names, name_sites
 from fedspan.layers import OnRound
 from fedspan.model_file import load_model, save_model
-from fedspan.privacy.transcript import WARNING
+from fedspan.privacy.guarantee import transcript_warning
 from fedspan.progress import round_printer
 from fedspan.rounds import Cohort
 from fedspan.run import Result, Study, run
@@ -60,7 +60,7 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             watchers.append(lambda record, estimate: None if estimate is None else on_round(record, estimate))
         folder = None if self.run_folder is None else Path(self.run_folder)
         if self.record == "transcript" and folder is not None:
-            warnings.warn(WARNING, UserWarning, stacklevel=2)
+            warnings.warn(transcript_warning(self.privacy), UserWarning, stacklevel=2)
         result = run(
             study, sources, engine=self.engine, folder=folder, resume=self.resume, record=self.record,
             watchers=watchers,

@@ -21,6 +21,8 @@ TRUSTS = ("local", "distributed", "central")
 FORMULAS = ("ppm", "hardt-price", "fedpower", "analyze-gauss", "mod-sulq", "streaming-mod-sulq")
 SHARES = {"mean": 0.1, "count": 0.02, "variance": 0.02, "scale": 0.1}
 """Of mu^2, for the releases that prepare the data; those not needed go to the solver."""
+MOST_SHARED = 0.99
+"""The most that the shares sum to: a solver with next to nothing left would release noise alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +38,12 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            side = np.atleast_1d(np.asarray(getattr(self, name), dtype=float))
-            if side.ndim != 1 or not np.all(np.isfinite(side)):
-                raise ConfigurationError(f"Bounds {name} is a finite number, or one for each column; got {side!r}")
-            object.__setattr__(self, name, side)
+            object.__setattr__(self, name, _side(name, getattr(self, name)))
+        if 1 != len(self.low) != len(self.high) != 1:
+            raise ConfigurationError(
+                f"Bounds low names {len(self.low)} columns and high {len(self.high)}; give as many of each, or one "
+                f"number for all columns"
+            )
         if np.any(self.low >= self.high):
             raise ConfigurationError(f"Bounds need low < high in every column, got {self.low} and {self.high}")
 
@@ -102,11 +106,13 @@ class GaussianPrivacy:
     arithmetic
         ``"grid"`` (fixed point, exact discrete noise) or ``"float"``.
     adaptive_clip
-        Clip rows further than ``row_norm``, to their root mean square norm as the noised total variance tells it, where
-        the noise that this saves outweighs what it cuts (`fedspan.privacy.terms.tighter_norm`).
+        Clip rows further than ``row_norm``: to their root mean square norm, as the noised total variance tells it, or to
+        two thirds of the bound if that is more, where noise would be felt (`fedspan.privacy.terms.tighter_norm`).
     testing_seed
         Draws the noise from a seed. It then protects nothing, and every report says so.
 
+    Examples
+    --------
     >>> GaussianPrivacy(1.0, 1e-6, row_norm=1.0).mu
     0.236...
     """
@@ -138,7 +144,9 @@ class GaussianPrivacy:
         _one_of("arithmetic", self.arithmetic, ("grid", "float"))
         if self.formula is not None:
             _one_of("formula", self.formula, FORMULAS)
+        self._check_flags()
         self._check_bounds()
+        self._check_counts()
         self._check_shares()
         if (self.formula or self.split) and self.calibration != "published":
             raise ConfigurationError(
@@ -146,6 +154,14 @@ class GaussianPrivacy:
             )
         if self.split is not None:
             object.__setattr__(self, "split", _split(self.split))
+
+    def _check_flags(self) -> None:
+        """Refuse a text where a flag belongs: "false" is true to Python, and would weaken the guarantee unseen."""
+        for name in ("n_public", "adaptive_clip"):
+            value = getattr(self, name)
+            if not isinstance(value, bool | np.bool_):
+                raise ConfigurationError(f"{name} is True or False, got {value!r}; give one of the two, without quotes")
+            object.__setattr__(self, name, bool(value))
 
     def _check_bounds(self) -> None:
         norm = self.row_norm
@@ -166,22 +182,34 @@ class GaussianPrivacy:
         if self.site_norm is not None:
             _positive("site_norm", self.site_norm)
         _positive("entry_change", self.entry_change)
-        for name in ("rows_per_person", "honest"):
+
+    def _check_counts(self) -> None:
+        for name in ("rows_per_person", "honest", "testing_seed"):
             value = getattr(self, name)
-            if name == "honest" and value is None:
+            if value is None and name != "rows_per_person":
                 continue
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                raise ConfigurationError(f"{name} is a whole number, at least 1; got {value!r}")
+            least, words = (1, "at least 1") if name != "testing_seed" else (-math.inf, "or None for noise that hides")
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise ConfigurationError(f"{name} is a whole number, {words}; got {value!r}")
+            object.__setattr__(self, name, int(value))  # numpy's own is no plain data
 
     def _check_shares(self) -> None:
+        if not isinstance(self.shares, Mapping):
+            raise ConfigurationError(
+                f'shares is a dict of parts of the budget by name, as {{"mean": 0.1}}; got {self.shares!r}'
+            )
         for name, share in self.shares.items():
             if name not in SHARES:
                 raise ConfigurationError(f"there is no share {name!r}; {nearest(str(name), SHARES)}")
             if not _is_number(share) or not 0 <= share < 1:
                 raise ConfigurationError(f"the share of {name} is a number in [0, 1), got {share!r}")
         shares = {**SHARES, **{name: float(share) for name, share in self.shares.items()}}
-        if sum(shares.values()) >= 1:
-            raise ConfigurationError(f"the shares {shares} leave nothing of the budget for the solver")
+        together = math.fsum(shares.values())
+        if together > MOST_SHARED + 1e-12:  # 0.99 itself may round to either side
+            raise ConfigurationError(
+                f"the shares {shares} sum to {together:.4g} and leave next to nothing of the budget for the solver; "
+                f"let them sum to at most {MOST_SHARED}"
+            )
         object.__setattr__(self, "shares", shares)
 
     @property
@@ -256,6 +284,18 @@ class GaussianPrivacy:
         given["row_norm"] = Bounds(**norm) if isinstance(norm, Mapping) else norm
         given["split"] = None if split is None else tuple(split)
         return cls(**given)
+
+
+def _side(name: str, given: Any) -> Array:
+    """Return one side of a box as numbers, one for each column or one for all."""
+    try:
+        side = np.atleast_1d(np.asarray(given))
+        side = side.astype(float) if side.dtype.kind in "iufO" else np.empty(0)  # a text of digits is no number
+    except (TypeError, ValueError):  # lists of several lengths, or things that are no numbers
+        side = np.empty(0)
+    if side.ndim != 1 or side.size == 0 or not np.all(np.isfinite(side)):
+        raise ConfigurationError(f"Bounds {name} is a finite number, or a list of one for each column; got {given!r}")
+    return side
 
 
 def _is_number(value: Any) -> bool:
