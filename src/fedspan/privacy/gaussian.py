@@ -106,7 +106,7 @@ class GaussianPrivacy:
     arithmetic
         ``"grid"`` (fixed point, exact discrete noise) or ``"float"``.
     adaptive_clip
-        Clip rows further than ``row_norm``: to their root mean square norm, as the noised total variance tells it, or to
+        Clip rows further than ``row_norm``: to their root mean square norm, as the noised total variance tells, or to
         two thirds of the bound if that is more, where noise would be felt (`fedspan.privacy.terms.tighter_norm`).
     testing_seed
         Draws the noise from a seed. It then protects nothing, and every report says so.
