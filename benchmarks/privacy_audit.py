@@ -19,11 +19,11 @@ from unittest.mock import patch
 import numpy as np
 
 import fedspan.data.prepared
-import fedspan.privacy.policy
+import fedspan.privacy.releases
 from fedspan.privacy.audit.epsilon import EmpiricalEpsilon, audit_case
 from fedspan.privacy.audit.epsilon_cases import Case, worst_case
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
-from fedspan.privacy.policy import Releases
+from fedspan.privacy.releases import Releases
 from fedspan.rounds import Memory, Solve
 from fedspan.run import assemble
 from fedspan.sensitivity import RELATIONS, Neighbours
@@ -98,21 +98,21 @@ def layers(solve: Solve[Any], releases: Releases) -> Solve[Any]:
 
 
 def _scales(change: Callable[[Any, int], Any]) -> AbstractContextManager[Any]:
-    true = fedspan.privacy.policy.tight_scale
+    true = fedspan.privacy.releases.tight_scale
 
     def wrong(sensitivity: float, mu: float, parts: int, size: int, sites: int, arithmetic: str, people: int) -> Any:
         return change(true(sensitivity, mu, parts, size, sites, arithmetic, people), sites)
 
-    return patch.object(fedspan.privacy.policy, "tight_scale", wrong)
+    return patch.object(fedspan.privacy.releases, "tight_scale", wrong)
 
 
 def _scalars_as_they_are() -> AbstractContextManager[Any]:
-    true = fedspan.privacy.policy.add_noise
+    true = fedspan.privacy.releases.add_noise
 
     def wrong(stream: Any, value: Any, scale: Any, shape: Any = 1.0) -> Any:
         return value if np.ndim(value) == 0 else true(stream, value, scale, shape)
 
-    return patch.object(fedspan.privacy.policy, "add_noise", wrong)
+    return patch.object(fedspan.privacy.releases, "add_noise", wrong)
 
 
 def _clip_before_centring() -> AbstractContextManager[Any]:

@@ -23,7 +23,8 @@ from fedspan.encoding import Array, Plain, payload_bytes
 from fedspan.engines import InProcess
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.guarantee import Guarantee, guarantee
-from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.policy import SitePolicy
+from fedspan.privacy.releases import Releases
 from fedspan.privacy.terms import check_terms, set_up_for, terms_of
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, drive, numbered
 from fedspan.solvers import Solver

@@ -22,7 +22,8 @@ from fedspan.layers import Journal, OnRound, RoundRecord, account, follow, obser
 from fedspan.linalg import Estimate, canonical_signs
 from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.ledger import Ledger
-from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.policy import SitePolicy
+from fedspan.privacy.releases import Releases
 from fedspan.privacy.secret import KEY, Secret
 from fedspan.privacy.terms import check_terms
 from fedspan.privacy.transcript import TranscriptWriter

@@ -21,7 +21,8 @@ from fedspan.encoding import Plain, decode, encode, write_atomically
 from fedspan.errors import ConfigurationError, DataError, FileError, ResumeError, RoundConflict
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.ledger import Ledger
-from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.policy import SitePolicy
+from fedspan.privacy.releases import Releases
 from fedspan.privacy.secret import KEY, Secret
 from fedspan.rounds import Memory, Reply, Round, Site
 

@@ -20,7 +20,8 @@ from fedspan.model_file import read_model
 from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.accountant import mu_of
 from fedspan.privacy.ledger import Ledger
-from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.policy import SitePolicy
+from fedspan.privacy.releases import Releases
 from fedspan.privacy.transcript import Transcript
 from fedspan.rounds import Round, Site
 from fedspan.solvers.covariance import gram

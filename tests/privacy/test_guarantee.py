@@ -13,7 +13,7 @@ from fedspan.data import Preparation, open_source
 from fedspan.plan import make_plan
 from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.guarantee import guarantee, label_of, transcript_warning
-from fedspan.privacy.policy import Releases
+from fedspan.privacy.releases import Releases
 from fedspan.run import Study
 from fedspan.solvers import FedPower, Power
 

@@ -24,7 +24,7 @@ from fedspan.privacy.gaussian import Bounds
 from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.mechanisms import FLOAT_SLACK
 from fedspan.privacy.noise import Stream
-from fedspan.privacy.policy import Releases
+from fedspan.privacy.releases import Releases
 from fedspan.rounds import STEPS, Gather, Reply, Round, Step, Sum, answer, drive, numbered
 from fedspan.sites import Terms, open_site, open_sites
 from fedspan.solvers import SOLVERS, Covariance, ModSulq

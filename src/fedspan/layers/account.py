@@ -15,7 +15,7 @@ import numpy as np
 from fedspan.encoding import Plain
 from fedspan.errors import PolicyError
 from fedspan.privacy.mechanisms import add_noise, fixed_scale
-from fedspan.privacy.policy import PUBLIC, Releases
+from fedspan.privacy.releases import PUBLIC, Releases
 from fedspan.rounds import Gather, Outcome, Round, Solve
 
 T = TypeVar("T")

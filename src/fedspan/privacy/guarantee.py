@@ -9,7 +9,7 @@ from typing import Any
 from fedspan.privacy.accountant import epsilon_of
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
 from fedspan.privacy.ledger import Charge
-from fedspan.privacy.policy import Releases
+from fedspan.privacy.releases import Releases
 from fedspan.privacy.transcript import WARNING
 
 CERTIFIED, REAL, PUBLISHED = "certified", "certified in real arithmetic", "as published"

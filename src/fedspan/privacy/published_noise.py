@@ -20,7 +20,7 @@ from fedspan.privacy.mechanisms import Scale, fixed_scale
 from fedspan.rounds import Round
 
 if TYPE_CHECKING:
-    from fedspan.privacy.policy import Releases
+    from fedspan.privacy.releases import Releases
 
 COVERS = {
     "ppm": ("gram.",), "hardt-price": ("gram.",), "fedpower": ("gram.", "fedpower."), "analyze-gauss": ("covariance.",),

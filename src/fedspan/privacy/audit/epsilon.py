@@ -34,7 +34,8 @@ from fedspan.privacy.accountant import check_delta, epsilon_of
 from fedspan.privacy.audit.epsilon_cases import Case, worst_case
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.ledger import Charge, Ledger
-from fedspan.privacy.policy import Releases, SitePolicy
+from fedspan.privacy.policy import SitePolicy
+from fedspan.privacy.releases import Releases
 from fedspan.rounds import Outcome, Round, Site, Solve, answer, drive, numbered
 from fedspan.solvers import Solver
 
