@@ -728,3 +728,56 @@ def test_a_run_that_failed_keeps_its_charges_and_no_key(tmp_path):
 def test_a_solver_by_name_asks_once_where_its_block_is_the_whole_space():
     model = FederatedPCA(D - 1, solver="private-power", privacy=private()).fit(data())
     assert model.n_rounds_ == 1
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_run_that_is_over_keeps_no_key(tmp_path, trust, folder):
+    engine, seen = Kept(), []
+    study = Study(n_components=2, solver=Power(rounds=2), privacy=private(trust=trust, testing_seed=None))
+    run(
+        study, sources(), folder=tmp_path / "run" if folder else None, engine=engine,
+        watchers=[lambda record, estimate: seen.append(len(list(tmp_path.rglob(KEY))))],
+    )  # fmt: skip
+    assert max(seen) == (0 if not folder else 1 if trust == "central" else len(engine.sites) + 1)
+    assert not list(tmp_path.rglob(KEY))
+    assert all(site.policy.releases.secret._bytes is None for site in engine.sites)
+
+
+def test_a_run_whose_budget_ends_before_the_first_estimate_keeps_no_key(tmp_path):
+    with Ledger(tmp_path / "run" / "sites" / "s1" / LEDGER, budget=0.13 * private().mu ** 2):
+        pass
+    with pytest.raises(BudgetExhausted, match="s1"):
+        FederatedPCA(2, solver=Power(rounds=4), privacy=private(), run_folder=tmp_path / "run").fit(data())
+    assert not list((tmp_path / "run").rglob(KEY))
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_what_a_study_spent_is_all_that_it_was_charged_set_up_included(trust):
+    told = FederatedPCA(2, solver="covariance", privacy=private(trust=trust)).fit(data()).privacy_spent_
+    assert told["spent_epsilon"] == pytest.approx(2.0, rel=1e-6)
+    assert any(r["step"].startswith("data.") for r in told["releases"])
+
+
+def test_the_deviation_shown_is_that_of_the_sum_of_all_sites_replies():
+    shown = {}
+    for trust in TRUSTS:
+        privacy = private(trust=trust, adaptive_clip=False)
+        told = FederatedPCA(2, solver="covariance", privacy=privacy).fit(data()).privacy_spent_
+        shown[trust] = {r["step"]: r["sigma"] for r in told["releases"]}
+    for step, sigma in shown["central"].items():
+        assert shown["distributed"][step] == pytest.approx(sigma, rel=1e-5)
+        assert shown["local"][step] == pytest.approx(sigma * SITES**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_the_sites_clip_to_what_the_coordinator_noises_for(trust):
+    for settings in ({}, {"center": False}, {"scale": True}):
+        engine = Kept()
+        study = Study(
+            n_components=2, solver="covariance", preparation=Preparation(**settings),
+            privacy=private(trust=trust, row_norm=Bounds(-40, 60)),
+        )  # fmt: skip
+        told = run(study, sources(), engine=engine).privacy
+        for site in engine.sites:
+            assert f"norm at most {site.data.bounds.norm:.4g} " in told.bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedspan.data import open_source
@@ -10,7 +11,7 @@ from fedspan.data.prepared import Prepared
 from fedspan.encoding import decode, encode
 from fedspan.errors import FileError
 from fedspan.rounds import STEPS, Memory, Reply, Round, answer
-from fedspan.sites import DurableMemory, open_site, open_sites
+from fedspan.sites import DurableMemory, open_site, open_sites, rows_digest
 
 ROWS = np.random.default_rng(0).standard_normal((7, 4)) + 3.0
 
@@ -103,3 +104,16 @@ def test_a_damaged_memory_is_an_error(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(FileError):
         DurableMemory(tmp_path / "a")
+
+
+def test_the_digest_of_rows_is_of_their_weights_and_names_too():
+    rows, names = np.random.default_rng(0).standard_normal((7, 4)), ("x", "y", "z", "w")
+    sources = [
+        open_source(rows),
+        open_source(rows + 1e-12),
+        open_source(rows[::-1].copy()),
+        open_source(rows, weights=np.full(7, 0.5)),
+        open_source(rows, site_weight=2.0),
+        open_source(pd.DataFrame(rows, columns=names)),
+    ]
+    assert len({rows_digest("a", source) for source in sources}) == len(sources)

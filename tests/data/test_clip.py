@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedspan.data import open_source
 from fedspan.data.arrays import ArraySource, SparseSource
-from fedspan.data.clip import RowBounds, bounded_sums, clamp, clip_factors, row_squares
+from fedspan.data.clip import LARGEST_ENTRY, RowBounds, bounded_sums, clamp, clip_factors, row_squares
 from fedspan.data.prepared import Prepared
 from fedspan.data.source import SymmetricSource
 from fedspan.errors import DataError, PolicyError
@@ -307,3 +307,54 @@ def test_a_box_that_shuts_zero_out_is_refused_for_sparse_rows(low, high):
         clamp(scipy.sparse.csr_array(np.eye(3)), bounds)
     with pytest.raises(DataError, match="low <= 0 <= high"):
         Prepared(open_source(scipy.sparse.csr_array(np.eye(3))), {}, bounds=bounds)
+
+
+def test_norms_of_sparse_rows_near_the_mean_are_rounded_up():
+    rng = np.random.default_rng(0)
+    mean = 1e4 * rng.random(300)
+    raw = mean + 1e-6 * rng.standard_normal((50, 300))
+    exact = np.sum((raw.astype(np.longdouble) - mean) ** 2, axis=1)
+    assert np.all(row_squares(scipy.sparse.csr_array(raw), mean, None) >= exact)
+
+
+def test_a_weight_column_that_is_no_weight_counts_as_nothing():
+    raw = np.column_stack([np.eye(4), [-100.0, np.nan, 0.5, 2.0]])
+    preparation = {"columns": list("abcd"), "weight_column": "e"}
+    prepared = Prepared(ArraySource(raw, NAMES), preparation, bounds=RowBounds(norm=10.0))
+    np.testing.assert_allclose(prepared.gram(), np.diag([0.0, 0.0, 0.5, 1.0]))
+    assert prepared.mass == 1.5
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_entries_that_arithmetic_could_fail_on_are_cut_without_a_box_too(kind):
+    raw = np.array([[1e300, -1e300, 0, 0, 1.0], [np.inf, 0, np.nan, 1.0, 0]])
+    block = raw if kind == "dense" else scipy.sparse.csr_array(raw)
+    tame = clamp(block, RowBounds(norm=1.0))
+    tame = tame if kind == "dense" else tame.toarray()
+    np.testing.assert_array_equal(tame, [[LARGEST_ENTRY, -LARGEST_ENTRY, 0, 0, 1.0], [0, 0, 0, 1.0, 0]])
+    source = ArraySource(raw, NAMES) if kind == "dense" else SparseSource(scipy.sparse.csr_array(raw), NAMES)
+    with np.errstate(all="raise", under="ignore"):
+        prepared = Prepared(source, {}, bounds=RowBounds(norm=1.0))
+        assert prepared.total() == pytest.approx(2.0)
+        assert np.all(np.isfinite(prepared.gram_times(np.eye(D))))
+
+
+def test_a_share_of_a_symmetric_matrix_counts_once_in_full_precision_and_without_what_is_no_number():
+    share = np.random.default_rng(0).random((D, D)) + np.array([1.0])
+    share = (share + share.T).astype(np.float32)
+    source = SymmetricSource(share, NAMES)
+    source.site_weight = 7.0
+    prepared, z = Prepared(source, {}, bounds=RowBounds()), np.random.default_rng(1).standard_normal((D, 2))
+    exact = share.astype(float)
+    np.testing.assert_allclose(prepared.gram(), exact, rtol=1e-12)  # once, not seven times
+    np.testing.assert_allclose(prepared.gram_times(z), exact @ z, rtol=1e-12)
+    wild = np.diag([1e300, np.nan, np.inf, -1e300, 1.0])
+    source = SymmetricSource(wild, NAMES, check=False)
+    np.testing.assert_array_equal(
+        np.diag(Prepared(source, {}, bounds=RowBounds()).gram()), [LARGEST_ENTRY, 0, 0, -LARGEST_ENTRY, 1.0]
+    )
+
+
+def test_a_column_of_a_symmetric_matrix_is_named_once():
+    with pytest.raises(DataError, match="names each column of a symmetric matrix once"):
+        Prepared(SymmetricSource(np.eye(D), NAMES), {"columns": ["a", "a"]}, bounds=RowBounds())

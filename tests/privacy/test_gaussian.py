@@ -314,3 +314,17 @@ def test_settings_come_back_from_plain_data(settings):
 def test_equal_boxes_are_equal():
     # Was a fault once: Bounds compares by identity, so a study file read twice "changed" (StudyFile.changes)
     assert private(row_norm=Bounds(0, [1, 2])) == private(row_norm=Bounds(0, [1, 2]))
+
+
+@pytest.mark.parametrize("row_norm", [1.0, Bounds(0, 1)])
+def test_a_tighter_clip_is_never_a_looser_one(row_norm):
+    privacy = GaussianPrivacy(1.0, 1e-6, row_norm=row_norm)
+    given = privacy.row_bounds(3, centred=True, scaled=False)
+    assert privacy.row_bounds(3, centred=True, scaled=False, tighter=2 * given.norm) == given
+    assert privacy.row_bounds(3, centred=True, scaled=False, tighter=given.norm / 2).norm == given.norm / 2
+
+
+def test_a_total_that_is_asked_for_twice_costs_its_share_once():
+    assert GaussianPrivacy(1.0, 1e-6, row_norm=1.0).total_share == 0.01
+    assert GaussianPrivacy(1.0, 1e-6, row_norm=1.0, adaptive_clip=False).total_share == 0.02
+    assert GaussianPrivacy(1.0, 1e-6, neighbours="entry").total_share == 0.02

@@ -216,10 +216,9 @@ def test_a_closed_ledger_charges_nothing(ledger: Ledger) -> None:
 
 def test_a_commit_waits_for_the_disk(path: Path) -> None:
     with Ledger(path) as ledger:  # no kill can show this, only a power cut; so the settings themselves are asked
-        settings = [
-            ledger._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
-        ]
-    assert settings == ["delete", 3]
+        names = ("journal_mode", "synchronous", "fullfsync")
+        settings = [ledger._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    assert settings == ["delete", 3, 1]
 
 
 @pytest.mark.parametrize(
@@ -552,3 +551,11 @@ class AgainstModel(RuleBasedStateMachine):
 
 TestAgainstModel = AgainstModel.TestCase
 TestAgainstModel.settings = settings(max_examples=30, stateful_step_count=25)
+
+
+@pytest.mark.parametrize("cost", [1.0 + 1e-6, 1.0 - 1e-6])
+def test_a_replay_with_nearly_the_same_noise_is_refused_too(tmp_path, cost):
+    with Ledger(tmp_path / "x") as ledger:
+        ledger.charge(**KEY, cost=1.0)
+        with pytest.raises(ConfigurationError, match="start anew"):
+            ledger.charge(**KEY, cost=cost)

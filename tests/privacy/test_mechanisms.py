@@ -47,10 +47,6 @@ def test_all_parts_and_sites_together_cost_no_more_than_mu(sensitivity, mu, part
     assert of_one_part * math.sqrt(parts) <= mu
 
 
-def test_the_slack_is_more_than_the_rounding_of_a_million_rows():
-    assert FLOAT_SLACK >= 1e6 * 2.0**-53
-
-
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, 1e-160, 1e160, math.inf, math.nan])
 def test_a_sensitivity_that_no_noise_fits_is_refused(sensitivity):
     for arithmetic in ("float", "grid"):
@@ -131,3 +127,14 @@ def test_rounding_to_the_grid_moves_neighbours_apart_by_no_more_than_is_counted(
     x, y = rng.standard_normal((2, 500))
     apart = np.linalg.norm(grid.from_grid(grid.to_grid(x)) - grid.from_grid(grid.to_grid(y)))
     assert apart <= np.linalg.norm(x - y) + grid.rounding_sensitivity(500)
+
+
+def test_a_person_at_many_sites_moves_the_rounding_at_each():
+    scale = tight_scale(2.5, 0.3, 1, 40, 9, "grid", 8)
+    rounding = 8 * scale.grid.rounding_sensitivity(40)
+    assert scale.sensitivity == pytest.approx(2.5 * (1 + FLOAT_SLACK) + rounding, rel=1e-12)
+
+
+def test_the_slack_is_twice_the_worst_rounding_of_two_million_rows():
+    n = 2e6  # n u of the sum of n terms of size C^2 (u = 2^-53)
+    assert 1.99 * n * 2.0**-53 * n <= FLOAT_SLACK
