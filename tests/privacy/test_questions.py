@@ -112,6 +112,7 @@ def test_rows_are_read_as_was_agreed_on_in_the_first_question_too(change, tmp_pa
         assert not charges(site)
 
 
+# Was a fault once: a site that lost its state sees its data again before `_run` guards what errors say
 def test_an_error_on_seeing_the_rows_anew_says_no_more_than_a_code():
     class Failing(ArraySource):
         broken = False
