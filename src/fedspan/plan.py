@@ -103,7 +103,7 @@ def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
     engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed, study.privacy)
     facts, solver, k = drive(numbered(_rounds(study, engine)), engine)
     rows = {name: source.shape[0] for name, source in sources.items()}
-    promised = None if engine.releases is None else guarantee(engine.releases, facts.features)
+    promised = None if engine.releases is None else guarantee(engine.releases)
     first_only = not isinstance(study.n_components, int) and study.privacy is None
     return Plan(engine.planned, solver, k, first_only, facts.features, rows, promised)
 

@@ -146,7 +146,7 @@ def _run(
         values = np.maximum(values, 0.0)
     promised = None
     if releases is not None:
-        promised = guarantee(releases, facts.features)
+        promised = guarantee(releases)
     destroy_secrets(releases, sites)
     estimate = Estimate(canonical_signs(basis), values)
     return Result(estimate, facts, solver, solution.converged, history, promised, stopped)

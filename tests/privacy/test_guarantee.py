@@ -33,7 +33,7 @@ def releases(formula=None, **settings):
 
 
 def promised(formula=None, **settings):
-    return guarantee(releases(formula, **settings), 4)
+    return guarantee(releases(formula, **settings))
 
 
 def planned(solver, **settings):

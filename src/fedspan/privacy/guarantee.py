@@ -83,7 +83,7 @@ class Guarantee:
         return asdict(self) | {"releases": [asdict(r) for r in self.releases]}
 
 
-def guarantee(releases: Releases, features: int) -> Guarantee:
+def guarantee(releases: Releases) -> Guarantee:
     """Return what a run promised and spent, from its ledger."""
     privacy, formula = releases.privacy, formula_of(releases)
     charges = releases.ledger.charges(releases.run)
