@@ -27,9 +27,7 @@ def save_model(model: Any, path: Path) -> None:
     """Write a fitted estimator to one file, whole or not at all."""
     arrays: dict[str, Any] = {}
     fitted: dict[str, Any] = {}
-    for name, value in sorted(vars(model).items()):
-        if not name.endswith("_") or name.startswith("_"):
-            continue
+    for name, value in sorted(model._kept().items()):
         if isinstance(value, np.ndarray):
             arrays[name] = value.astype(str) if value.dtype == object else value
         else:
@@ -52,12 +50,11 @@ def load_model(path: Path, kinds: dict[str, type], wanted: type[E]) -> E:
         raise ConfigurationError(f"{path} holds a {written}, not a {wanted.__name__}")
     try:
         model = kind(**{k: _from_json(v) for k, v in header["params"].items()})
-        for name, value in header["fitted"].items():
-            setattr(model, name, _from_json(value))
-    except (TypeError, KeyError, ConfigurationError) as cause:
+        fitted = {name: _from_json(value) for name, value in header["fitted"].items()}
+        fitted |= {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in arrays.items()}
+        model._restore(fitted)  # type: ignore[attr-defined]
+    except (TypeError, KeyError, ConfigurationError, FileError) as cause:
         raise FileError(f"{path} was written by another version of fedspan, or is damaged ({cause})") from cause
-    for name, value in arrays.items():
-        setattr(model, name, value.astype(object) if value.dtype.kind == "U" else value)
     return model
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from sklearn.base import BaseEstimator
 
 from fedspan.cli.output import Json, note, print_json, say_exactly
 from fedspan.cli.writers import check_suffix, write_blocks
@@ -17,8 +16,7 @@ from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.data.source import like, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError, DataError
-from fedspan.estimators import FederatedPCA, FederatedTruncatedSVD
-from fedspan.model_file import load_model
+from fedspan.estimators.decomposition import Decomposition
 
 
 def transform(
@@ -61,8 +59,7 @@ def transform(
 
 def load_any_model(path: Path) -> Any:
     """Read a model file, whichever estimator it holds."""
-    kinds: dict[str, type] = {kind.__name__: kind for kind in (FederatedPCA, FederatedTruncatedSVD)}
-    return load_model(path, kinds, BaseEstimator)
+    return Decomposition.load(path)
 
 
 def as_prepared(model: Any, source: Source, path: Path, *, left: bool) -> Prepared:

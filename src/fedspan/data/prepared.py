@@ -20,6 +20,7 @@ from fedspan.data.clip import Clipping, RowBounds, bounded_weights, clamp, clip_
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError, PolicyError
+from fedspan.linalg import centred_squares
 
 _READ = 8.0  # reading an entry of an array costs about as much as eight multiplications
 _GRAM_BYTES = 256 << 20
@@ -230,7 +231,7 @@ class Prepared(Source):
 
     def _centred_squares(self, block: Block, weights: Array | None) -> Array:
         if scipy.sparse.issparse(block):
-            return _sparse_squares(block, weights, self._mean)
+            return centred_squares(block, weights, self._mean)
         rows = block if self._mean is None else block - like(block, self._mean)
         if weights is not None:
             rows = _scale_rows(rows, np.sqrt(weights))
@@ -303,20 +304,6 @@ def _symmetric_part(source: Source, names: list[str] | None, *, exact: bool) -> 
     elif weight == 1 and not exact:
         return source
     return SymmetricSource(weight * share, None if names is None else tuple(names), check=not exact)
-
-
-def _sparse_squares(block: Any, weights: Array | None, mean: Array | None) -> Array:
-    """Return each column's sum of squares about its mean, without the cancellation of the squared sums."""
-    rows, width = block.shape
-    entries = block.data.astype(np.float64)
-    heavy = np.ones(len(entries)) if weights is None else np.repeat(weights, np.diff(block.indptr))
-    if mean is None:
-        return np.bincount(block.indices, heavy * entries**2, width)
-    stored = np.bincount(block.indices, heavy * (entries - mean[block.indices]) ** 2, width)
-    mass = rows if weights is None else weights.sum()
-    full = np.bincount(block.indices, minlength=width) == rows  # exactly nothing is left out there
-    absent = np.where(full, 0.0, mass - np.bincount(block.indices, heavy, width))
-    return stored + np.maximum(absent, 0.0) * mean**2  # type: ignore[no-any-return]
 
 
 def _or_none(value: Any) -> Array | None:

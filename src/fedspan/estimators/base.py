@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from fedspan.data import Preparation, Source, open_source
-from fedspan.data.prepared import Prepared, inverse_degrees
-from fedspan.encoding import Array
-from fedspan.errors import ConfigurationError, DataError, FedspanError
+from fedspan.errors import ConfigurationError, FedspanError
+from fedspan.estimators.decomposition import Decomposition
 from fedspan.estimators.sites_argument import Sites, by_name, has_names, name_sites
 from fedspan.layers import OnRound
-from fedspan.model_file import load_model, save_model
 from fedspan.privacy.guarantee import transcript_warning
 from fedspan.progress import round_printer
 from fedspan.rounds import Cohort
@@ -28,7 +24,7 @@ from fedspan.run import Result, Study, run
 from fedspan.solvers import NAMES
 
 
-class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class FederatedDecomposition(Decomposition, ABC):
     """A federated decomposition; `FederatedPCA` and `FederatedTruncatedSVD` say which."""
 
     @abstractmethod
@@ -123,92 +119,6 @@ class FederatedDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.privacy_spent_ = None if result.privacy is None else result.privacy.as_plain()
         self.releases_ = [(r.round, r.step, r.aggregate, r.sites, r.bytes_up) for r in result.history]
 
-    def _offset(self) -> Array | None:
-        return None
-
-    def transform(self, X: Any) -> Array:
-        """Return the rows' scores: their coordinates in the subspace."""
-        check_is_fitted(self)
-        if isinstance(X, Source | str | Path):
-            return self._transform_source(open_source(X))
-        X = validate_data(self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=False, **self._gaps())
-        offset = self._offset()
-        if self.fill_ is not None:
-            X = _filled(X, self.fill_)
-        axes = self._axes().T
-        scores = X @ axes
-        if offset is not None:
-            scores = scores - offset @ axes
-        if getattr(self, "normalise", None) == "degree":
-            scores = scores * np.sqrt(inverse_degrees(X))[:, None]
-        return np.asarray(scores, dtype=X.dtype)
-
-    def _transform_source(self, source: Source) -> Array:
-        """Return the scores of a source's rows, reading them block by block."""
-        known = getattr(self, "feature_names_in_", None)
-        names = None if known is None or source.columns is None else [str(name) for name in known]
-        have = source.shape[1] if names is None else len(set(names) & set(source.columns or ()))
-        if have != self.n_features_in_:
-            raise DataError(f"the data has {have} of the {self.n_features_in_} columns this model was fitted to")
-        preparation = {
-            "columns": names,
-            "mean": self._offset(),
-            "scale": self.scale_,
-            "fill": self.fill_,
-            "degree": getattr(self, "normalise", None) == "degree",
-        }
-        return Prepared(source, preparation).times(self.components_.T.astype(float)) / self._spread()
-
-    def inverse_transform(self, Z: Any) -> Array:
-        """Return the rows that have these scores: the data, projected onto the subspace."""
-        check_is_fitted(self)
-        Z = np.asarray(Z)
-        if Z.ndim != 2 or Z.shape[1] != self.n_components_:
-            raise ValueError(f"scores have {self.n_components_} columns, got shape {Z.shape}")
-        rows = (Z * self._spread()) @ self.components_
-        if self.scale_ is not None:
-            rows = rows * self.scale_
-        offset = self._offset()
-        return rows if offset is None else rows + offset  # type: ignore[no-any-return]
-
-    @property
-    def _fills(self) -> bool:
-        return getattr(self, "missing", "error") == "mean"
-
-    def _gaps(self) -> dict[str, Any]:
-        return {"ensure_all_finite": "allow-nan"} if self._fills else {}
-
-    def _spread(self) -> Array | float:
-        """The factor whitening divides by."""
-        return 1.0
-
-    def _axes(self) -> Array:
-        """Components as the raw columns meet them: divided by scale and, where scores are whitened, by spread."""
-        axes = self.components_ if self.scale_ is None else self.components_ / self.scale_
-        spread = self._spread()
-        return axes if np.isscalar(spread) else axes / np.asarray(spread)[:, None]
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.n_components_)
-
-    def save(self, path: str | Path) -> None:
-        """Write the fitted model to one file (npz arrays and a JSON header; no pickle)."""
-        check_is_fitted(self)
-        save_model(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a model that `save` wrote."""
-        return load_model(Path(path), {c.__name__: c for c in FederatedDecomposition.__subclasses__()}, cls)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = self._fills
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
 
 def open_named(name: str, data: Any, **options: Any) -> Source:
     """Open one site's data; where that fails, say which site's."""
@@ -236,26 +146,3 @@ def make_study(estimator: Any, preparation: Preparation) -> Study:
         n_components=wanted, solver=estimator.solver, preparation=preparation, cohort=part,
         seed=int(estimator.random_state), init=estimator.init, privacy=estimator.privacy,
     )  # fmt: skip
-
-
-def _filled(X: Any, fill: Array) -> Any:
-    """Return rows with their gaps filled as in the fit, whether or not the columns were centred too."""
-    if not scipy.sparse.issparse(X):
-        return np.where(np.isnan(X), fill.astype(X.dtype), X)
-    gaps = np.isnan(X.data)
-    X = X.copy()
-    X.data[gaps] = fill[X.indices[gaps]]
-    return X
-
-
-def copy_attributes(source: Any, target: Any, names: str) -> None:
-    """Copy fitted attributes, named in one string, to a scikit-learn estimator."""
-    for name in names.split():
-        setattr(target, name, getattr(source, name))
-
-
-def carry_names(source: Any, target: Any) -> Any:
-    """Give a scikit-learn estimator the feature names, where there are any."""
-    if hasattr(source, "feature_names_in_"):
-        target.feature_names_in_ = source.feature_names_in_
-    return target

@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan.data import Preparation
 from fedspan.encoding import Array
-from fedspan.estimators.base import FederatedDecomposition, carry_names, copy_attributes, make_study
+from fedspan.estimators.base import FederatedDecomposition, make_study
+from fedspan.estimators.decomposition import carry_names, copy_attributes
 from fedspan.layers import OnRound
 from fedspan.rounds import Cohort
 from fedspan.run import Result, Study
