@@ -1,4 +1,4 @@
-"""What the coordinator may see of the replies: a sum, a mean, or each one. Declared, so that layers can refuse.
+"""What the coordinator may see of the replies: a sum, mean or merge, or each one. Declared, so that layers can refuse.
 
 An engine asks a reduction for a collector, adds replies to it and takes the result. A plain collector adds in the
 order of arrival (the in-process engine visits sites in name order, so its sums repeat to the bit). An order-free
@@ -14,6 +14,8 @@ import numpy as np
 
 from fedspan.encoding import Array, Plain
 from fedspan.linalg.accumulate import OrderFreeSum
+from fedspan.topology import Tree
+from fedspan.topology.tree import Combine
 
 
 class _PlainSum:
@@ -138,4 +140,37 @@ class Gather:
         return _GatherCollector()
 
 
-Reduce = Sum | Mean | Gather
+class _MergeCollector:
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def add(self, name: str, value: Plain, weight: float, times: int) -> None:
+        self._tree.put(name, value)
+
+    def result(self) -> Plain:
+        return self._tree.root()
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The coordinator sees what ``combine`` makes of the sites' newest values, up a tree of nodes.
+
+    Values are cumulative and say their place in ``"seq"``. What came in rounds before is remembered by the layer
+    `fedspan.layers.merging`; a bare engine combines what came in this one.
+    """
+
+    combine: Combine
+    fan_out: int | None = None
+    """Children of a node; None: as many as ``depth`` asks for, or all sites under the root."""
+    depth: int | None = None
+
+    def tree(self) -> Tree:
+        """Return the tree, of no values yet."""
+        return Tree(self.combine, self.fan_out, self.depth)
+
+    def collector(self, order_free: bool) -> _MergeCollector:
+        """Return an empty collector."""
+        return _MergeCollector(self.tree())
+
+
+Reduce = Sum | Mean | Gather | Merge

@@ -28,11 +28,11 @@ import numpy as np
 from fedspan.cohort import Cohort
 from fedspan.encoding import Array, Plain, digest
 from fedspan.errors import FedspanError, PolicyError, StateLost
-from fedspan.reduce import Gather, Mean, Reduce, Sum
+from fedspan.reduce import Gather, Mean, Merge, Reduce, Sum
 
 __all__ = [
-    "STEPS", "Array", "Cohort", "Gather", "Late", "Mean", "Memory", "Outcome", "Plain", "Policy", "Reduce", "Reply",
-    "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
+    "STEPS", "Array", "Cohort", "Gather", "Late", "Mean", "Memory", "Merge", "Outcome", "Plain", "Policy", "Reduce",
+    "Reply", "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
 ]  # fmt: skip
 
 T = TypeVar("T")

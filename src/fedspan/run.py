@@ -1,9 +1,9 @@
 """Assemble and run a study: data preparation, solver, layers, engine. The order of layers is fixed here.
 
-solver and set-up  ->  numbered  ->  observe  ->  follow  ->  record  ->  account  ->  transcript  ->  engine
+solver, set-up  ->  numbered  ->  observe  ->  merging  ->  follow  ->  record  ->  account  ->  transcript  ->  engine
 
-`record` is there with a run folder, `transcript` only where it is asked for too, `follow` and `account` in a private
-study.
+`merging` sees to `Merge` rounds only. `record` is there with a run folder, `transcript` only where it is asked for too,
+`follow` and `account` in a private study.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from fedspan.data import Facts, Source
 from fedspan.engines import Engine, get_engine
 from fedspan.errors import BudgetExhausted, ConfigurationError, DataError, FileError, PolicyError
-from fedspan.layers import Journal, OnRound, RoundRecord, account, follow, observe, record, transcript
+from fedspan.layers import Journal, OnRound, RoundRecord, account, follow, merging, observe, record, transcript
 from fedspan.linalg import Estimate, canonical_signs
 from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.ledger import Ledger
@@ -169,7 +169,7 @@ def assemble(
     watchers: Sequence[OnRound],
 ) -> Solve[Any]:
     """Put the layers around a solver, in their order."""
-    solve = observe(numbered(solve), *watchers)
+    solve = merging(observe(numbered(solve), *watchers))
     if releases is not None:
         solve = follow(solve, releases)
     if journal is not None:

@@ -64,13 +64,14 @@ class Stream:
         self.drift_loss: float | None = None
         """The share of the last window's variance that the subspace of the one before would have lost."""
         self._held = _Held()
+        self._offset: Array | None = None
         self._window: Array | None = None  # the subspace of the last full window's own rows
         self._mark = self.folded  # at the end of that window
         self._now: tuple[Summary, int] | None = None
 
-    def push(self, rows: Any, weights: Array | None = None) -> None:
-        """Take rows (n x d, dense or CSR), with a weight for each."""
-        self._now = None
+    def push(self, rows: Any, weights: Array | None = None, offset: Array | None = None) -> None:
+        """Take rows (n x d, dense or CSR), with a weight for each and, where they are not centred, an offset of all."""
+        self._now, self._offset = None, offset
         if self._held.kind_of(rows) is False:  # sparse after dense, or the other way round: neither is made the other
             self.flush()
         for block in self._held.cut(rows, weights, self.settings.block_size):
@@ -122,7 +123,7 @@ class Stream:
         rng = np.random.default_rng([s.seed, self.blocks])
         return fold(
             self.folded, block.rows, s.kept(self.rank, self.d), weights=block.weights, center=s.center,
-            forgetting=s.forgetting if self.blocks else 1.0, rng=rng,
+            offset=self._offset, forgetting=s.forgetting if self.blocks else 1.0, rng=rng,
         )  # fmt: skip
 
     def _rank_for(self, summary: Summary) -> int:
@@ -153,7 +154,7 @@ class Stream:
         return {
             "d": self.d, "settings": settings, "folded": self.folded.as_plain(), "blocks": self.blocks,
             "rank": self.rank, "drift": [self.drift, self.drift_loss], "held": self._held.as_plain(),
-            "window": self._window, "mark": self._mark.as_plain(),
+            "window": self._window, "mark": self._mark.as_plain(), "offset": self._offset,
         }  # fmt: skip
 
     @classmethod
@@ -165,6 +166,7 @@ class Stream:
             stream.folded, stream._mark = Summary.from_plain(plain["folded"]), Summary.from_plain(plain["mark"])
             stream.blocks, stream.rank = plain["blocks"], plain["rank"]
             stream.drift, stream.drift_loss = plain["drift"]
+            stream._offset = plain["offset"]
             stream._window, stream._held = plain["window"], _Held.from_plain(plain["held"])
         except (KeyError, TypeError, ValueError) as cause:
             raise FileError(f"this is no stream's state, or a damaged one ({cause}); start the stream anew") from cause

@@ -26,6 +26,7 @@ from fedspan.solvers import (
     PrivatePower,
     RandomizedSVD,
     Solver,
+    Streaming,
 )
 
 D, K = 12, 3
@@ -47,6 +48,10 @@ class Case:
     exact: bool = False
     """Equals the pooled SVD."""
     privacy: GaussianPrivacy | None = None
+    cuts: bool = False
+    """Rows are cut into blocks or slices, and what is kept is cut off: where they are cut shows."""
+    forgets: bool = False
+    """Earlier rows count for less."""
 
     @property
     def center(self) -> bool:
@@ -90,6 +95,14 @@ CASES = [
     Case("wda-scheme-2", WDA(), SCHEME_2),
     Case("dr-svd", RandomizedSVD()),
     Case("dr-svd-full-rank", RandomizedSVD(iteration_rank=D), exact=True),
+    Case("streaming", Streaming(slices=4, block_size=8)),
+    Case("streaming-low-rank", Streaming(slices=3, block_size=20, oversampling=1), cuts=True),
+    Case("streaming-full-rank", Streaming(slices=3, block_size=8, oversampling=D), exact=True),
+    Case("streaming-tree", Streaming(slices=3, block_size=8, fan_out=2)),
+    Case("streaming-deep", Streaming(slices=2, depth=2, oversampling=D), exact=True),
+    Case("streaming-forgetful", Streaming(slices=3, block_size=10, forgetting=0.9), cuts=True, forgets=True),
+    Case("streaming-first", Streaming(slices=4, block_size=8), FIRST, cuts=True),
+    Case("streaming-scheme-2", Streaming(slices=4), SCHEME_2, cuts=True),
     *(
         Case(f"fedpower-{align}-{reference}", fedpower(align=align, reference=reference))
         for align in ("procrustes", "sign", None)

@@ -94,6 +94,7 @@ def test_a_reply_holds_what_the_policy_was_shown_and_nothing_else(case):
     policy, log = Recording(), Log()
     solve(case, engine=guarded(policy, log))
     steps = {(site, number): step for number, step, site, _ in log.asked}
+    messages = {(site, number): message for number, _, site, message in log.asked}
     assert len(log.left) > len(rows_of())
     for at, replies in log.left.items():
         if steps[at] == DESCRIBES:
@@ -106,6 +107,10 @@ def test_a_reply_holds_what_the_policy_was_shown_and_nothing_else(case):
         (shown,), (reply,) = policy.shown[at], replies
         decoded = decode(reply)
         assert decoded["weight"] == 1.0  # a weight would be a release beside the policy
+        if (
+            isinstance(decoded["value"], dict) and "seq" in decoded["value"]
+        ):  # a place in the stream: the question's own
+            assert decoded["value"].pop("seq") == messages[at]["slice"]
         released, recorded = leaves(decoded["value"]), leaves(shown)
         assert len(released) == len(recorded)
         for one, other in zip(released, recorded, strict=True):

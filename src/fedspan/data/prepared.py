@@ -17,6 +17,7 @@ from array_api_compat import array_namespace
 
 from fedspan.data.aligned import Aligned, chooser_matrix
 from fedspan.data.clip import Clipping, RowBounds, bounded_weights, clamp, clip_factors, row_squares
+from fedspan.data.cursor import Cursor
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError, PolicyError
@@ -56,6 +57,7 @@ class Prepared(Source):
         self._clips = self._clip_rows()
         self._small = self._prepared_if_small()
         self._rounds = rounds
+        self._cursor: Cursor | None = None
         self._mass = None if bounds is not None or preparation.get("weight_column") else source.mass
 
     def rows(self) -> Iterator[tuple[Block, Array | None]]:
@@ -110,6 +112,18 @@ class Prepared(Source):
             for piece in pieces:
                 rows = self._explicit(block[piece] if len(pieces) > 1 else block)
                 yield rows if weights is None else _scale_rows(rows, np.sqrt(weights[piece]))
+
+    @property
+    def cursor(self) -> Cursor:
+        """A place in the rows, scaled but not centred, so that sparse ones stay so: its ``offset`` is the mean's."""
+        if self._cursor is None:
+            scale = 1.0 if self._scale is None else self._scale
+            self._cursor = Cursor(self._scaled, None if self._mean is None else self._mean / scale)
+        return self._cursor
+
+    def _scaled(self) -> Iterator[tuple[Block, Array | None]]:
+        for block, weights in self.rows():
+            yield self._explicit(block, centred=False), weights
 
     def gram_times(self, z: Array) -> Array:
         """Return A'(A z) of the prepared rows, in one pass, or from the cached Gram where that pays."""
@@ -241,8 +255,8 @@ class Prepared(Source):
         squares: Array = np.einsum("ij,ij->j", rows, rows, dtype=np.float64)  # float32 would lose count of rows
         return squares
 
-    def _explicit(self, block: Block) -> Block:
-        if self._mean is not None:
+    def _explicit(self, block: Block, *, centred: bool = True) -> Block:
+        if centred and self._mean is not None:
             dense = block.toarray() if scipy.sparse.issparse(block) else block
             block = dense - like(dense, self._mean)
         if self._scale is not None:

@@ -64,7 +64,7 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         Z = np.asarray(Z)
         if Z.ndim != 2 or Z.shape[1] != self.n_components_:
             raise ValueError(f"scores have {self.n_components_} columns, got shape {Z.shape}")
-        rows = np.asarray((Z * self._spread()) @ self.components_)
+        rows: Array = np.asarray((Z * self._spread()) @ self.components_)
         if self.scale_ is not None:
             rows = rows * self.scale_
         offset = self._offset()
@@ -85,7 +85,7 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _axes(self) -> Array:
         """Components as the raw columns meet them: divided by scale and, where scores are whitened, by spread."""
-        axes = self.components_ if self.scale_ is None else self.components_ / self.scale_
+        axes: Array = self.components_ if self.scale_ is None else self.components_ / self.scale_
         spread = self._spread()
         return axes if np.isscalar(spread) else axes / np.asarray(spread)[:, None]
 

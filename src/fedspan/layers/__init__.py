@@ -1,8 +1,9 @@
 """Layers: generators that pass on the stream of rounds, and watch or rewrite it."""
 
 from fedspan.layers.account import account, follow
+from fedspan.layers.merging import merging
 from fedspan.layers.observe import OnRound, RoundRecord, observe
 from fedspan.layers.record import Journal, record
 from fedspan.layers.transcript import transcript
 
-__all__ = ["Journal", "OnRound", "RoundRecord", "account", "follow", "observe", "record", "transcript"]
+__all__ = ["Journal", "OnRound", "RoundRecord", "account", "follow", "merging", "observe", "record", "transcript"]

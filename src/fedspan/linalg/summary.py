@@ -1,8 +1,8 @@
 """What is kept of rows that were seen once: a `Summary`, to which blocks are folded and with which others merge.
 
 With w_i the weight of a row now, the summary holds the weights' sum, the weighted mean and total variance exactly, and
-of the scatter  C = sum_i w_i (x_i - mean)(x_i - mean)'  the leading eigenpairs as (U, S): C is about U S^2 U', and
-never less. So the share of the variance that U holds lies in [0, 1] by construction.
+of the scatter  C = sum_i w_i (x_i - mean)(x_i - mean)'  the leading eigenpairs as (U, S): C is about U S^2 U', whose
+trace is never more. So the share of the variance that U holds lies in [0, 1] by construction.
 
 Two sets of rows have the scatter  C1 + C2 + (m1 m2 / (m1 + m2)) (mean1 - mean2)(mean1 - mean2)'  with masses m1, m2
 (Chan, Golub and LeVeque 1983), so a merge is one of pairs with one column more. Forgetting by a factor f scales U S
@@ -95,6 +95,7 @@ def fold(
     *,
     weights: Array | None = None,
     center: bool = True,
+    offset: Array | None = None,
     forgetting: float = 1.0,
     rng: np.random.Generator,
 ) -> Summary:
@@ -102,7 +103,8 @@ def fold(
 
     A block of at most ``rank`` rows enters as it is. A larger one costs a few products with it instead of a
     decomposition: its own leading directions are sought from the basis so far (a warm start, one step of subspace
-    iteration) and at random, and the best pairs inside both are exact there.
+    iteration) and at random, and the best pairs inside both are exact there. With ``center=False`` an ``offset`` is
+    subtracted from each row, implicitly from sparse ones.
 
     >>> rng = np.random.default_rng(0)
     >>> seen = fold(Summary.empty(2), np.array([[1.0, 0.0], [3.0, 0.0]]), 1, rng=rng)
@@ -114,10 +116,12 @@ def fold(
     if mass == 0:
         return replace(summary, rows=summary.rows + n)
     summary = summary.faded(forgetting)
-    sums = block.sum(axis=0, dtype=np.float64) if weights is None else block.T @ weights
-    mean = np.asarray(sums).ravel() / mass if center else np.zeros(d)
-    joint, shift = _joint_mean(summary, mean, mass)
-    added = _Block(block, weights, mean if center else None, shift)
+    joint, shift = summary.mean, np.zeros(d)
+    if center:
+        sums = block.sum(axis=0, dtype=np.float64) if weights is None else block.T @ weights
+        offset = np.asarray(sums).ravel() / mass
+        joint, shift = _joint_mean(summary, offset, mass)
+    added = _Block(block, weights, offset, shift)
     total = summary.total + added.squares
     if not math.isfinite(total):
         raise DataError("the block has values so large that their squares overflow; rescale its columns")

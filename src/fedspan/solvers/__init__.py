@@ -11,6 +11,7 @@ from fedspan.solvers.mod_sulq import ModSulq
 from fedspan.solvers.one_shot import UDA, WDA, RandomizedSVD
 from fedspan.solvers.power import Power, PrivatePower
 from fedspan.solvers.problem import Problem, Solution, Solver
+from fedspan.solvers.streaming import Streaming
 
 SOLVERS: dict[str, type[Solver]] = {
     "power": Power,
@@ -23,6 +24,7 @@ SOLVERS: dict[str, type[Solver]] = {
     "uda": UDA,
     "wda": WDA,
     "dr-svd": RandomizedSVD,
+    "streaming": Streaming,
 }
 """Every solver by the name that studies and estimators use."""
 
@@ -30,7 +32,7 @@ NAMES = {kind: name for name, kind in SOLVERS.items()}
 
 __all__ = [
     "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "ModSulq", "Power",
-    "PrivatePower", "Problem", "RandomizedSVD", "Solution", "Solver", "check_solver", "choose", "make",
+    "PrivatePower", "Problem", "RandomizedSVD", "Solution", "Solver", "Streaming", "check_solver", "choose", "make",
 ]  # fmt: skip
 
 
