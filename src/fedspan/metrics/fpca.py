@@ -88,7 +88,7 @@ class MergeError:
 
     error: float  # the least ||U S - Y B||_F over unitary B
     floor: float  # rho_r(Y): no pair of rank r has a smaller error
-    lost: float  # sqrt(||Y||_F^2 - ||S||_F^2): what a coordinator knows that was told ||Y||_F; bounds the error
+    lost: float  # sqrt(||Y||_F^2 - ||S||_F^2), which needs no rows: after exact cuts the error is at most this
     theorem_3: MergeBound
     within: bool  # error is at most theorem_3.error, up to rounding
     applies: bool
