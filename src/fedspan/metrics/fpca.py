@@ -32,8 +32,8 @@ Choices made where the paper leaves room:
 - ``sharper`` is ours. A truncation of Z to rank r drops rho_r^2(Z), and Z Z' <= Y Y' for the rows Y under it. Nodes
   equally far from the root hold disjoint rows, so all of them together drop at most rho_r^2(Y). So after t truncations
   in a row ||U S - Y B||_F^2 <= ||Y||_F^2 - ||S||_F^2 <= t rho_r^2(Y). No smaller factor than sqrt(t) holds for all
-  data. With noise in one merge it is sqrt(2) rho_r + (1 + sqrt(2)) ||Psi||_F. Blocks count: t = blocks + depth. It
-  needs exact SVDs and no forgetting.
+  data. With noise in one merge it is sqrt(2) rho_r + (1 + sqrt(2)) ||Psi||_F, as what the cut drops of Z is orthogonal
+  to Z - Y. Blocks count: t = blocks + depth. It needs exact SVDs and no forgetting.
 - (16) is proven in the paper for the best pair of each rank. A streamed pair is not the best one: its ``high`` side
   can fail, even at a fixed rank; ``certain`` cannot. ``low`` always holds.
 - Lemma 8's set (38) is printed as a set of one number; it is the interval from that number to 1. Its bound is never
