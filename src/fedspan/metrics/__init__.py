@@ -8,6 +8,16 @@
 
 from fedspan.metrics.bounds import Bounds, bounds
 from fedspan.metrics.faps import FapsAssumptions, faps_assumptions
+from fedspan.metrics.fpca import FpcaBounds, MergeError, energy_ratio, fpca_bounds, merge_error
+from fedspan.metrics.fpca_theorems import (
+    CorrelationBound,
+    MergeBound,
+    RankBracket,
+    SampleBound,
+    StreamBound,
+    fpca_correlation,
+    fpca_rows,
+)
 from fedspan.metrics.local import local_approximation, residual_error
 from fedspan.metrics.ppm import (
     PpmBounds,
@@ -23,18 +33,30 @@ from fedspan.metrics.theorems import ErrorBound, PowerBound, ResidualBound
 
 __all__ = [
     "Bounds",
+    "CorrelationBound",
     "ErrorBound",
     "FapsAssumptions",
+    "FpcaBounds",
+    "MergeBound",
+    "MergeError",
     "PowerBound",
     "PpmBounds",
+    "RankBracket",
     "ResidualBound",
+    "SampleBound",
+    "StreamBound",
     "bounds",
     "captured_variance",
     "coherence_max",
     "coherence_row_sum",
+    "energy_ratio",
     "faps_assumptions",
+    "fpca_bounds",
+    "fpca_correlation",
+    "fpca_rows",
     "kkt_violation",
     "local_approximation",
+    "merge_error",
     "ppm_bounds",
     "ppm_rounds",
     "principal_angles",
