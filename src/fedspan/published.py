@@ -125,7 +125,7 @@ class Newest:
             self.columns is not None and published.columns is not None and published.columns != self.columns
         ):
             mine, theirs = self.columns or f"{self._width} columns", published.columns or f"{width} columns"
-            raise DataError(f"the summary of site {site!r} has {str(theirs):.80}, and this study {str(mine):.80}")
+            raise DataError(f"the summary of site {site!r} has {theirs!s:.80}, and this study {mine!s:.80}")
         self._width = width
         self.columns = self.columns or published.columns
         new = self._tree.put(site, {"seq": published.seq, "summary": published.summary})
