@@ -26,7 +26,7 @@ from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.policy import SitePolicy
 from fedspan.privacy.releases import Releases
 from fedspan.privacy.terms import check_terms, set_up_for, terms_of
-from fedspan.rounds import Gather, Reply, Round, Site, Solve, drive, numbered
+from fedspan.rounds import Gather, Merge, Reply, Round, Site, Solve, drive, numbered
 from fedspan.solvers import Solver
 from fedspan.study import Study, check_private, check_rank, resolve_private, resolve_solver, solve_rank
 
@@ -208,6 +208,21 @@ class _Diagonal(Source):
         rng = np.random.default_rng(self._number)
         return rng.standard_normal((min(self.shape[0], v.shape[1]), v.shape[1]))  # more rows: the same R factor
 
+    offset = None
+
+    @property
+    def cursor(self) -> _Diagonal:
+        """Rows, for solvers that stream them: no more than there are directions."""
+        self.own_answer = True
+        return self
+
+    def read(self, start: int, stop: int) -> Iterator[tuple[Array, None]]:
+        rng = np.random.default_rng(self._number)
+        yield rng.standard_normal((min(stop - start, self.shape[1]), self.shape[1])), None
+
+    def part(self, start: int, stop: int) -> _Diagonal:
+        return self
+
     @cached_property
     def _values(self) -> Array:
         return np.linspace(2.0, 1.0, self.shape[1])
@@ -221,9 +236,11 @@ class _Priced(SitePolicy):
         self.releases.charge(site.asked, {name: np.shape(part) for name, part in parts.items()}, about)
         return parts
 
-    def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    def noising(
+        self, site: Site, name: str, shape: tuple[int, ...], data: Any, block: tuple[str, int] | None
+    ) -> Callable[[Array], Array]:
         assert site.asked is not None
-        self.releases.charge(site.asked, {name: shape})
+        self.releases.charge(site.asked, {name: shape}, block=block)
         return lambda piece: piece
 
     def clipped(self, site: Site, release: Array) -> Array:
@@ -263,7 +280,7 @@ class _Counting(InProcess):
         down, sites = self._size(question.message), len(self._draw(question))
         self.planned.append(
             PlannedRound(
-                question.step.name, question.step.setup, sites, isinstance(question.reduce, Gather),
+                question.step.name, question.step.setup, sites, isinstance(question.reduce, Gather | Merge),
                 max(self._up), down, sum(self._up), down * sites,
             )
         )  # fmt: skip

@@ -184,7 +184,9 @@ class Policy(Protocol):
         """Return the parts with this site's noise, charged to its ledger."""
         ...
 
-    def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    def noising(
+        self, site: Site, name: str, shape: tuple[int, ...], data: Any, block: tuple[str, int] | None
+    ) -> Callable[[Array], Array]:
         """Charge one release that is made in pieces, and return what adds its noise to a piece."""
         ...
 
@@ -302,11 +304,17 @@ class Site:
             return next(iter(parts.values()))
         return parts
 
-    def noising(self, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-        """Return what adds noise to a release of this shape piece by piece: one release, charged once."""
+    def noising(
+        self, name: str, shape: tuple[int, ...], data: Any = None, block: tuple[str, int] | None = None
+    ) -> Callable[[Array], Array]:
+        """Return what adds noise to a release of this shape piece by piece: one release, charged once.
+
+        ``data``: the part of the rows that it is about, where that is not all. ``block``: of which partition of the
+        rows, and the how many-th part: releases about different parts of one partition are charged side by side.
+        """
         if self.policy is None:
             return lambda piece: piece
-        return self.policy.noising(self, name, shape)
+        return self.policy.noising(self, name, shape, self.data if data is None else data, block)
 
     def clipped(self, release: Array) -> Array:
         """Return a release that no bound on rows covers, brought within the policy's bound on the whole of it."""

@@ -27,6 +27,7 @@ from fedspan.solvers import (
     RandomizedSVD,
     Solver,
     Streaming,
+    StreamingModSulq,
 )
 
 D, K = 12, 3
@@ -89,6 +90,7 @@ CASES = [
     Case("covariance", Covariance(), exact=True),
     Case("mod-sulq", ModSulq(slice_width=5)),
     Case("mod-sulq-one-slice", ModSulq(slice_width=12, oversampling=0)),
+    Case("mod-sulq-blocks", StreamingModSulq(slice_width=5, blocks=3), cuts=True),
     Case("uda", UDA()),
     Case("uda-first", UDA(), FIRST),
     Case("wda", WDA()),
@@ -146,6 +148,7 @@ PRIVATE = [
     Case("power-float", Power(rounds=5), privacy=promise("distributed", arithmetic="float")),
     Case("power-first", Power(rounds=5), FIRST, privacy=promise("local")),
     Case("mod-sulq-local", ModSulq(slice_width=5), privacy=promise("local")),
+    Case("mod-sulq-blocks", StreamingModSulq(slice_width=5, blocks=3), privacy=promise("local", n_public=True)),
 ]
 """Every solver that noise can cover, under every trust it takes."""
 

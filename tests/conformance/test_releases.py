@@ -14,7 +14,7 @@ from fedspan.rounds import STEPS, Site
 from tests.conformance.solvers import CASES, D, rows_of, solve
 from tests.wire import Log, Wire
 
-FOLDS = "mod_sulq.factor"  # noises slices as it makes them, and sends what they fold to
+FOLDS = ("mod_sulq.factor", "mod_sulq.block")  # noise slices as they make them, and send what they fold to
 DESCRIBES = "data.describe"  # names, shapes and types: a site's own statement, listed here as the one exception
 
 
@@ -24,7 +24,7 @@ class Open:
     def admit(self, site, question):
         pass
 
-    def noising(self, site, name, shape):
+    def noising(self, site, name, shape, data, block):
         return lambda piece: self.noised(site, {name: piece})[name]
 
     def clipped(self, site, release):
@@ -100,7 +100,7 @@ def test_a_reply_holds_what_the_policy_was_shown_and_nothing_else(case):
         if steps[at] == DESCRIBES:
             assert at not in policy.shown
             continue
-        if steps[at] == FOLDS:
+        if steps[at] in FOLDS:
             slices = np.hstack([parts["gram"] for parts in policy.shown[at]])
             assert slices.shape == (D, D)
             continue
@@ -143,7 +143,7 @@ def test_the_questions_cover_every_step_of_the_library(asked):
 def test_a_policy_replaces_every_number_of_every_release(asked):
     sites = rows_of()
     for (step, flags), (number, name, message) in asked.items():
-        if step in (DESCRIBES, FOLDS):
+        if step in (DESCRIBES, *FOLDS):
             continue
         replies = []
         for constant in (None, 0.0, 7.0):
@@ -151,7 +151,10 @@ def test_a_policy_replaces_every_number_of_every_release(asked):
             if not step.startswith("data."):
                 install(site, {"mean": sites[name].mean(axis=0)})
             site.round = number
-            replies.append(leaves(STEPS[step].run(site, message).value))
+            value = STEPS[step].run(site, message).value
+            if isinstance(value, dict) and "seq" in value:  # the question's own number
+                assert value.pop("seq") == message["slice"]
+            replies.append(leaves(value))
         for free, zeros, sevens in zip(*replies, strict=True):
             assert free.any(), (step, flags)
             np.testing.assert_array_equal(zeros, np.zeros_like(free), err_msg=f"{step} {flags}")
@@ -164,8 +167,12 @@ def test_what_is_folded_is_what_the_policy_let_pass():
     for constant in (0.0, 7.0):
         site = Site("a", open_source(rows), policy=Replacing(constant))
         install(site, {"mean": rows.mean(axis=0)})
-        folded = STEPS[FOLDS].run(site, {"slice": 5, "rank": 12}).value
+        folded = STEPS["mod_sulq.factor"].run(site, {"slice": 5, "rank": 12}).value
         np.testing.assert_allclose(folded @ folded.T, np.full((D, D), constant**2 * D), atol=1e-9)
+        message = {"slice": 5, "rank": 12, "merge": "tight", "block": 0, "blocks": 2}
+        block = STEPS["mod_sulq.block"].run(site, message).value
+        assert set(block) == {"seq", "factor"}
+        np.testing.assert_allclose(block["factor"] @ block["factor"].T, np.full((D, D), constant), atol=1e-9)
 
 
 def test_a_scaling_study_releases_its_squares_through_the_policy():

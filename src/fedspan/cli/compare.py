@@ -222,8 +222,10 @@ def _check_able(study: Study, exact: Result) -> None:
 def _fits(name: str, privacy: GaussianPrivacy | None) -> bool:
     """Whether a solver is for a study with, or without, privacy."""
     if privacy is None:
-        return name not in ("private-power", "mod-sulq")
-    return SOLVERS[name]().releases is not None and (name != "mod-sulq" or privacy.trust == "local")
+        return name not in ("private-power", "mod-sulq", "streaming-mod-sulq")
+    if name == "streaming-mod-sulq" and privacy.relation != "row-replace":
+        return False
+    return SOLVERS[name]().releases is not None and (not name.endswith("mod-sulq") or privacy.trust == "local")
 
 
 def _named(name: str) -> Solver:

@@ -8,6 +8,7 @@ Under a privacy policy the rows are clipped last (`fedspan.data.clip`), which on
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +32,11 @@ _SMALL_BYTES = 64 << 10
 
 class Prepared(Source):
     """A source seen through a preparation: plain data, as it came in the ``data.prepare`` round."""
+
+    _cursor: Cursor | None = None
+    _reading: Cursor | None = None
+    _held: list[tuple[Block, Array | None]] | None = None
+    """Of a `part`: its rows, as `rows` yields them."""
 
     def __init__(
         self,
@@ -57,11 +63,13 @@ class Prepared(Source):
         self._clips = self._clip_rows()
         self._small = self._prepared_if_small()
         self._rounds = rounds
-        self._cursor: Cursor | None = None
         self._mass = None if bounds is not None or preparation.get("weight_column") else source.mass
 
     def rows(self) -> Iterator[tuple[Block, Array | None]]:
         """Yield raw blocks, aligned and filled, with their row weights (None: all one), clipped where they must be."""
+        if self._held is not None:
+            yield from self._held
+            return
         if self._clips is None:
             yield from self._unclipped()
             return
@@ -120,6 +128,17 @@ class Prepared(Source):
             scale = 1.0 if self._scale is None else self._scale
             self._cursor = Cursor(self._scaled, None if self._mean is None else self._mean / scale)
         return self._cursor
+
+    def part(self, start: int, stop: int) -> Prepared:
+        """Return some of the rows by themselves, clipped and centred as among all; they are read, and kept, once."""
+        if self._reading is None:
+            self._reading = Cursor(self.rows)
+        some = copy.copy(self)
+        some._held = list(self._reading.read(start, stop))
+        some.shape = (max(stop - start, 0), self.shape[1])
+        some._mass = self.mass * some.shape[0] / max(self.shape[0], 1)
+        some._gram = some._small = some._cursor = some._reading = None
+        return some
 
     def _scaled(self) -> Iterator[tuple[Block, Array | None]]:
         for block, weights in self.rows():

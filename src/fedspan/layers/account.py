@@ -21,6 +21,7 @@ from fedspan.rounds import Gather, Outcome, Round, Solve
 T = TypeVar("T")
 _ONLY_PARTS = {
     "data.spread": "squares", "data.prepare": "total", "covariance.gram": "gram", "mod_sulq.factor": "gram",
+    "mod_sulq.block": "gram",
 }  # fmt: skip
 """What a release of one part is called, where it is not a product."""
 
@@ -52,7 +53,7 @@ def account(solve: Solve[T], releases: Releases) -> Solve[T]:
         if question.step.name in PUBLIC:
             continue
         if isinstance(question.reduce, Gather):
-            releases.charge(question, _gathered_shapes(question, outcome.value))
+            releases.charge(question, _gathered_shapes(question, outcome.value), block=_block(question))
         else:
             outcome = outcome._replace(value=_summed(releases, question, outcome.value))
 
@@ -81,8 +82,16 @@ def _install(releases: Releases, question: Round) -> None:
 
 def _gathered_shapes(question: Round, replies: dict[str, Plain]) -> dict[str, tuple[int, ...]]:
     """Return the shape of what was noised at each site: mod-sulq folds the d x d that it noised into d x r."""
-    d = len(next(iter(replies.values())))
+    reply = next(iter(replies.values()))
+    d = len(reply["factor"] if isinstance(reply, dict) else reply)
     return {_ONLY_PARTS.get(question.step.name, "product"): (d, d)}
+
+
+def _block(question: Round) -> tuple[str, int] | None:
+    """Return the part of the rows that a release is about, where that is not all."""
+    if question.step.name != "mod_sulq.block":
+        return None
+    return f"blocks of {question.message['blocks']}", question.message["block"]
 
 
 def _summed(releases: Releases, question: Round, value: Plain) -> Plain:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedspan.privacy.accountant import epsilon_of
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
-from fedspan.privacy.ledger import Charge
+from fedspan.privacy.ledger import Charge, composed
 from fedspan.privacy.releases import Releases
 from fedspan.privacy.transcript import WARNING
 
@@ -87,7 +87,7 @@ def guarantee(releases: Releases) -> Guarantee:
     """Return what a run promised and spent, from its ledger."""
     privacy, formula = releases.privacy, formula_of(releases)
     charges = releases.ledger.charges(releases.run)
-    spent = math.fsum(c.cost for c in charges)
+    spent = composed(charges)
     spent_epsilon = None if formula in UNPROVEN else epsilon_of(math.sqrt(spent), privacy.delta) if spent > 0 else 0.0
     label, reason = label_of(releases)
     bound = bound_words(releases, charges)
@@ -115,7 +115,7 @@ def _table(releases: Releases, charges: list[Charge]) -> tuple[Release, ...]:
     heard = math.sqrt(releases.heard)
     return tuple(
         Release(
-            step, name, len(made), math.fsum(c.cost for c in made) / releases.limit,
+            step, name, len(made), composed(made) / releases.limit,
             heard * max((v["sigma"] for v in made[-1].detail.values() if isinstance(v, dict)), default=0.0),
         )
         for (step, name), made in kinds.items()

@@ -1,6 +1,7 @@
 """The privacy ledger: every release's cost, charged before the release leaves; one per site, one at the coordinator.
 
-A cost is mu² of Gaussian differential privacy, so costs add up. `Ledger.charge` returns only when the charge is on
+A cost is mu² of Gaussian differential privacy, so costs add up, but for disjoint
+rows (`composed`). `Ledger.charge` returns only when the charge is on
 disk; a process killed between charge and release has paid for nothing, which is the safe side. What was charged once
 is recognised when it is asked again, and not charged twice.
 
@@ -20,7 +21,7 @@ import sqlite3
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -139,14 +140,17 @@ class Ledger:
                         f"{asked} was charged {known[0]:.6g}, and now costs {cost:.6g}; start anew"
                     )
                 return False
+            more = (key[0], cost, *_disjoint({} if detail is None else detail))
             if limit is not None:
                 limit = _amount(limit, f"the limit of run {run}")
                 way = "stop the run here, or have the study's terms allow it more"
-                _check(asked, cost, _spent(connection, run), limit, "the run's limit", way)
+                before, after = _spent(connection, run), _spent(connection, run, more)
+                _check(asked, cost, before, after, limit, "the run's limit", way)
             budget = _budget(connection)
             if budget is not None:
                 way = "stop the run here, or allow more on purpose with raise_budget"
-                _check(asked, cost, _spent(connection), budget, f"the budget of {self._name}", way)
+                before, after = _spent(connection), _spent(connection, None, more)
+                _check(asked, cost, before, after, budget, f"the budget of {self._name}", way)
             row = (*key, cost, note, _now())
             connection.execute(f"INSERT INTO charges ({_KEY}, cost, detail, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
         return True
@@ -189,8 +193,8 @@ class Ledger:
             "unit": "mu^2",
             "budget": budgets[-1]["budget"] if budgets else None,
             "budgets": budgets,
-            "spent": math.fsum(charge.cost for charge in charges),
-            "runs": {run: math.fsum(charge.cost for charge in charges if charge.run == run) for run in runs},
+            "spent": composed(charges),
+            "runs": {run: composed(charge for charge in charges if charge.run == run) for run in runs},
             "charges": [asdict(charge) for charge in charges],
         }
 
@@ -303,16 +307,48 @@ def _file_errors(name: str) -> Iterator[None]:
         raise FileError(f"{name} cannot be used ({cause}); release nothing that it did not charge") from cause
 
 
-def _check(asked: str, cost: float, spent: float, bound: float, what: str, way: str) -> None:
-    if math.fsum((spent, cost)) > bound * (1 + _ULPS):
+def composed(charges: Iterable[Charge]) -> float:
+    """Return what charges cost together.
+
+    They add up, but for those whose detail says ``"disjoint": [partition, part]``: releases about different parts of
+    one partition of the rows. A change of rows that moves several parts moves them by no more together than one, so of
+    a partition only the part that costs most counts.
+    """
+    return _compose((c.run, c.cost, *_disjoint(c.detail)) for c in charges)
+
+
+_Cost = tuple[str, float, str | None, str | None]
+"""Of a charge: its run, its cost and, where it is about a part of the rows, the partition and the part."""
+
+
+def _compose(costs: Iterable[_Cost]) -> float:
+    alone: list[float] = []
+    parts: dict[tuple[str, str], dict[str | None, list[float]]] = {}
+    for run, cost, partition, part in costs:
+        if partition is None:
+            alone.append(cost)
+        else:
+            parts.setdefault((run, partition), {}).setdefault(part, []).append(cost)
+    largest = [max(math.fsum(costs) for costs in each.values()) for each in parts.values()]
+    return math.fsum([*alone, *largest])
+
+
+def _disjoint(detail: dict[str, Any]) -> tuple[str | None, str | None]:
+    given = detail.get("disjoint")
+    return (None, None) if given is None else (str(given[0]), str(given[1]))
+
+
+def _check(asked: str, cost: float, spent: float, after: float, bound: float, what: str, way: str) -> None:
+    if after > bound * (1 + _ULPS):
         left = max(0.0, bound - spent)
         raise BudgetExhausted(f"{asked} costs mu^2 = {cost:.6g}, but {left:.6g} of {what}, {bound:.6g}, is left; {way}")
 
 
-def _spent(connection: sqlite3.Connection, run: str | None = None) -> float:
+def _spent(connection: sqlite3.Connection, run: str | None = None, *more: _Cost) -> float:
     where, values = ("", ()) if run is None else (" WHERE run = ?", (run,))
-    rows = connection.execute(f"SELECT cost FROM charges{where}", values)
-    return math.fsum(cost for (cost,) in rows)
+    part = "CAST(json_extract(detail, '$.disjoint[{}]') AS TEXT)".format
+    rows = connection.execute(f"SELECT run, cost, {part(0)}, {part(1)} FROM charges{where}", values)
+    return _compose([*map(tuple, rows), *more])
 
 
 def _charges(connection: sqlite3.Connection, run: str | None = None) -> list[Charge]:

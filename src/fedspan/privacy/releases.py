@@ -158,11 +158,18 @@ class Releases:
         *,
         values: Plain = None,
         again: bool = True,
+        block: tuple[str, int] | None = None,
     ) -> tuple[dict[str, tuple[Scale, Array | float]], bytes]:
         """Charge a release, then return the noise of each part that has any, and the tag that keys it.
 
-        The same release again (of the same values, by the same noise) is not charged twice; any other one is.
+        The same release again (of the same values, by the same noise) is not charged twice; any other one is. One that
+        is about a ``block`` of the rows is charged beside those about the others (`fedspan.privacy.ledger.composed`).
         """
+        if block is not None and self.privacy.relation != "row-replace":
+            raise PolicyError(
+                f"blocks of rows are released side by side only where a row is replaced, not with neighbours = "
+                f"{self.privacy.relation!r}; state n_public = true"
+            )
         if not again and question.number in self._charged:  # whatever was asked: a refusal must not tell values apart
             raise PolicyError(f"round {question.number} ({question.step.name}) was released before, and is not again")
         scales, charges = self._price(question, shapes, about, rows)
@@ -171,6 +178,8 @@ class Releases:
             [[name, scale.sigma, scale.share] for name, (scale, _) in sorted(scales.items())],
         )  # fmt: skip
         for names, cost, detail in charges:
+            if block is not None:
+                detail = {**detail, "disjoint": list(block)}
             self.ledger.charge(
                 run=self.run, round=question.number, question=f"{question.digest[:32]}:{tag.hex()[:32]}",
                 step=question.step.name, release="+".join(names), cost=cost, detail=detail, limit=self.limit,

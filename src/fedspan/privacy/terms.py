@@ -18,7 +18,7 @@ from fedspan.errors import ConfigurationError
 from fedspan.linalg import orth
 from fedspan.privacy import published
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
-from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, FedPower, ModSulq, Solver, make
+from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, FedPower, ModSulq, Solver, StreamingModSulq, make
 
 Agree = Callable[[int, float, dict[str, int | None]], dict[str, Plain]]
 COVARIANCE_FEATURES = 4096
@@ -165,8 +165,13 @@ def coverable(solver: str | Solver, privacy: GaussianPrivacy, d: int) -> Solver:
         )
     if isinstance(chosen, ModSulq) and privacy.trust != "local":
         raise ConfigurationError(
-            f"mod-sulq adds its noise at the sites, slice by slice; set trust = 'local' (got {privacy.trust!r}), or "
-            "take covariance"
+            f"{NAMES[type(chosen)]} adds its noise at the sites, slice by slice; set trust = 'local' (got "
+            f"{privacy.trust!r}), or take covariance"
+        )
+    if isinstance(chosen, StreamingModSulq) and privacy.relation != "row-replace":
+        raise ConfigurationError(
+            f"streaming-mod-sulq cuts rows into blocks by counting them, and neighbours = {privacy.relation!r} would "
+            "move a row to another block; state n_public = true: neighbours then replace rows"
         )
     if isinstance(chosen, FedPower):
         if isinstance(solver, str) and privacy.calibration == "tight" and privacy.site_norm is None:
@@ -195,6 +200,7 @@ def check_published(privacy: GaussianPrivacy, solver: Solver) -> str:
         Covariance: ("analyze-gauss", "mod-sulq"),
         FedPower: ("fedpower",),
         ModSulq: ("streaming-mod-sulq",),
+        StreamingModSulq: ("streaming-mod-sulq",),
     }.get(type(solver), ("ppm", "hardt-price"))
     if privacy.formula is not None and privacy.formula not in fitting:
         raise ConfigurationError(
@@ -290,6 +296,7 @@ def solver_noise(privacy: GaussianPrivacy, facts: Facts, solver: Solver, sites: 
     d = facts.features
     if isinstance(solver, Covariance):
         return sigma * math.sqrt(2 * d)
+    sigma *= math.sqrt(getattr(solver, "blocks", 1))  # each block of rows has noise of its own
     return sigma * (math.sqrt(d) + math.sqrt(solver.rank(min(16, d), d)))
 
 

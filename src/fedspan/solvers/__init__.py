@@ -8,6 +8,7 @@ from fedspan.solvers.faps import FAPS
 from fedspan.solvers.fedpower import FedPower
 from fedspan.solvers.krylov import BlockKrylov
 from fedspan.solvers.mod_sulq import ModSulq
+from fedspan.solvers.mod_sulq_stream import StreamingModSulq
 from fedspan.solvers.one_shot import UDA, WDA, RandomizedSVD
 from fedspan.solvers.power import Power, PrivatePower
 from fedspan.solvers.problem import Problem, Solution, Solver
@@ -25,6 +26,7 @@ SOLVERS: dict[str, type[Solver]] = {
     "wda": WDA,
     "dr-svd": RandomizedSVD,
     "streaming": Streaming,
+    "streaming-mod-sulq": StreamingModSulq,
 }
 """Every solver by the name that studies and estimators use."""
 
@@ -32,7 +34,8 @@ NAMES = {kind: name for name, kind in SOLVERS.items()}
 
 __all__ = [
     "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "ModSulq", "Power",
-    "PrivatePower", "Problem", "RandomizedSVD", "Solution", "Solver", "Streaming", "check_solver", "choose", "make",
+    "PrivatePower", "Problem", "RandomizedSVD", "Solution", "Solver", "Streaming", "StreamingModSulq", "check_solver",
+    "choose", "make",
 ]  # fmt: skip
 
 

@@ -12,13 +12,13 @@ A site walks over slices of c columns of its Gram matrix, adds fresh noise to ea
 (U, S) and sends U S: 8 d r bytes for a question of 24. All slices together are one release of A_i'A_i: one row moves
 them by C^2 in all. The noise is not symmetric, as no slice knows the others.
 
-Left out: several blocks a site (the streaming estimator's). As printed, folding slices of several blocks finds
-eigenvectors of sum_b C_b C_b', and merging U S weighs sites by squared variances; ``merge="published"`` does that,
-``"tight"`` merges U sqrt(S), whose sum of squares is the sum of the C_i themselves.
+Several blocks a site: `fedspan.solvers.mod_sulq_stream`. As printed, merging U S weighs sites by squared variances;
+``merge="published"`` does that, ``"tight"`` merges U sqrt(S), whose sum of squares is the sum of the C_i themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,15 +40,20 @@ def slices_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[in
 @site_step("mod_sulq.factor", sensitivity=slices_sensitivity)
 def factor(site: Site, message: dict[str, Plain]) -> Reply:
     """Noise slice after slice, fold them; only the folded pair leaves, which is post-processing."""
-    d, width, rank = site.data.shape[1], message["slice"], message["rank"]
-    noised = site.noising("gram", (d, d))
-    kept = np.zeros((d, 0))
+    d = site.data.shape[1]
+    return Reply(fold_slices(site.data, site.noising("gram", (d, d)), message["slice"], message["rank"]))
+
+
+def fold_slices(data: Any, noised: Callable[[Array], Array], width: int, rank: int, kept: Array | None = None) -> Array:
+    """Return U S of the noised slices of A'A (and of what is ``kept`` already), without a d x d matrix."""
+    d = data.shape[1]
+    kept = np.zeros((d, 0)) if kept is None else kept
     for start in range(0, d, width):
         columns = np.eye(d, min(width, d - start), -start)
-        slice_ = noised(site.data.gram_times(columns))
+        slice_ = noised(data.gram_times(columns))
         basis, values = left_svd(np.hstack([kept, slice_]))  # the block SVD update
         kept = basis[:, :rank] * values[:rank]
-    return Reply(kept)
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)

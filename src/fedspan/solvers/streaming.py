@@ -17,7 +17,7 @@ The answer is one merge away from that of pooled rows where the joint rank fits 
 (`fedspan.metrics.fpca_bounds`); for the exact subspace take an iterative solver.
 
 Left out: the adaptive rank (15), which is `fedspan.StreamingPCA`'s, as is the running mean: here rows come prepared
-(centring reads them once before). Perturbation masks: `fedspan.solvers.ModSulq`, with ``blocks``.
+(centring reads them once before). Perturbation masks: `fedspan.solvers.StreamingModSulq`.
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ def combine(rank: int, values: list[Plain]) -> Plain:
     while len(factors) > 1:
         pairs = [factors[i : i + 2] for i in range(0, len(factors), 2)]
         factors = [merged(pair[0], pair[1], rank) if len(pair) == 2 else pair[0] for pair in pairs]
-    return {
-        "seq": max(value["seq"] for value in values), "factor": factors[0],
-        "total": sum(value["total"] for value in values), "rows": sum(value["rows"] for value in values),
-    }  # fmt: skip
+    figures = [name for name in values[0] if name not in ("seq", "factor")]
+    sums = {name: sum(value[name] for value in values) for name in figures}
+    return {"seq": max(value["seq"] for value in values), "factor": factors[0], **sums}
 
 
 def merged(first: Array, second: Array, rank: int) -> Array:

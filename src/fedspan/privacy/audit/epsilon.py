@@ -33,7 +33,7 @@ from fedspan.errors import ConfigurationError, PolicyError
 from fedspan.privacy.accountant import check_delta, epsilon_of
 from fedspan.privacy.audit.epsilon_cases import Case, worst_case
 from fedspan.privacy.gaussian import GaussianPrivacy
-from fedspan.privacy.ledger import Charge, Ledger
+from fedspan.privacy.ledger import Charge, Ledger, composed
 from fedspan.privacy.policy import SitePolicy
 from fedspan.privacy.releases import Releases
 from fedspan.rounds import Outcome, Round, Site, Solve, answer, drive, numbered
@@ -188,7 +188,7 @@ class Attack:
         self._view(0, "terms", 0)
         self._twice = self._twice if self._twice.succeeded else None  # refused once, refused always
         charges = self._ledgers[case.charged].charges("terms")
-        self.spent = math.fsum(charge.cost for charge in charges)
+        self.spent = composed(charges)
         """What the ledger says that a run costs, mu^2."""
         self._differences = {
             (i, name): difference
@@ -275,7 +275,7 @@ class _Silent(SitePolicy):
     def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
         return parts
 
-    def noising(self, site: Site, name: str, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    def noising(self, site: Site, name: str, *about: Any) -> Callable[[Array], Array]:
         return lambda piece: piece
 
 
