@@ -9,7 +9,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ("mnist", "gowalla", "parquet", "many-sites", "faps", "audit", "privacy", "privacy-rivals", "privacy-audit")
+NAMES = (
+    "mnist",
+    "gowalla",
+    "parquet",
+    "many-sites",
+    "faps",
+    "audit",
+    "privacy",
+    "privacy-rivals",
+    "privacy-audit",
+    "streaming",
+)
 
 
 def main(wanted: list[str]) -> int:

@@ -16,6 +16,7 @@ from fedspan.encoding import Array
 from fedspan.linalg.basis import orth_against
 from fedspan.linalg.eigen import Estimate, left_svd
 
+_FEW = 1e-2
 _DEPENDENT = 1e-8  # a unit column this near to the others leaves a basis of what it adds too inexact
 
 
@@ -51,21 +52,48 @@ def merge(
 ) -> Estimate:
     """Alg. 6: U1 is orthonormal already, so only what U2 adds to it is orthonormalised.
 
-    ``u2`` may be any columns of norm one (or zero): [U1 S1, U2 S2] = [U1, Q] [[S1, Z S2], [0, R S2]] asks no more.
 
     >>> axes = np.eye(3)
     >>> merge(axes[:, :1], np.array([3.0]), axes[:, :1], np.array([4.0]), 1).values
     array([5.])
     """
+    s1, s2 = forgetting * s1, enhancing * s2
+    return _merged(u1, s1, u2, s2, r, max(_last(s1, r), _last(s2, r)))
+
+
+def _merged(u1: Array, s1: Array, u2: Array, s2: Array, r: int, least: float) -> Estimate:
+    """Return the r leading pairs; ``u2`` may be any columns of norm one, for nothing here asks for more:
+
+    [U1 S1, U2 S2] = [U1, Q] [[S1, Z S2], [0, R S2]].
+    """
     inside = u1.T @ u2
     q, outside = _added(u2 - u1 @ inside, u1)
     k = u1.shape[1]
     small = np.zeros((k + len(outside), k + u2.shape[1]))
-    small[:k, :k] = np.diag(forgetting * s1)
-    small[:k, k:] = inside * (enhancing * s2)
-    small[k:, k:] = outside * (enhancing * s2)
-    turn, values = left_svd(small)
-    return Estimate(u1 @ turn[:k, :r] + q @ turn[k:, :r], values[:r])
+    small[:k, :k] = np.diag(s1)
+    small[:k, k:] = inside * s2
+    small[k:, k:] = outside * s2
+    turn, values = _leading(small, r, least)
+    return Estimate(u1 @ turn[:k] + q @ turn[k:], values)
+
+
+def _last(values: Array, r: int) -> float:
+    """Return the r-th value: with a concatenation, no singular value gets less."""
+    return float(values[r - 1]) if len(values) >= r else 0.0
+
+
+def _leading(small: Array, r: int, least: float) -> Estimate:
+    """Return the leading left singular pairs of a small square matrix, the r-th value known to be at least ``least``.
+
+    The eigenpairs of small small' come in half the time of an SVD and lose sigma_1 / sigma_r of the precision: taken
+    where that is at most a hundred, two digits of sixteen.
+    """
+    gram = small @ small.T
+    if least**2 <= _FEW**2 * np.trace(gram):
+        turn, values = left_svd(small)
+        return Estimate(turn[:, :r], values[:r])
+    values, vectors = np.linalg.eigh(gram)
+    return Estimate(vectors[:, : -r - 1 : -1], np.sqrt(values[: -r - 1 : -1]))
 
 
 def absorb(u: Array, s: Array, factor: Array, r: int) -> Estimate:
@@ -76,7 +104,7 @@ def absorb(u: Array, s: Array, factor: Array, r: int) -> Estimate:
     """
     lengths = np.linalg.norm(factor, axis=0)
     real = lengths > 0
-    return nonzero(merge(u, s, factor[:, real] / lengths[real], lengths[real], r))
+    return nonzero(_merged(u, s, factor[:, real] / lengths[real], lengths[real], r, _last(s, r)))
 
 
 def nonzero(pair: Estimate) -> Estimate:
