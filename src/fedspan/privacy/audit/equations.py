@@ -8,7 +8,8 @@ kind         equation                           from
 ``product``  G z = value                        power, Krylov, a Ritz round, FedPower without local steps;
                                                 covariance, with z = I
 ``claimed``  G z = value, but only at a glance  FedPower with local steps, FAPS: what Prop. 2 would take it for
-``near``     G z = value, nearly                FedPower with local steps, z the polar factor of the release
+``near``     G z = value, nearly                FedPower with local steps, z the polar factor of the release; a
+                                                stream's last summary (``product`` where nothing was cut off)
 ``cross``    (I - zz') G z = value              FAPS once X_i is near Z (Prop. 5); UDA's eigenvectors, with value 0
 ``core``     z'G z = value (nan: not known)     DR-SVD's triangular factor; UDA's eigenvectors
 ``inner``    tr(z'G z) = value                  the objective that FAPS sends along
@@ -139,7 +140,8 @@ def count_features(transcript: Transcript) -> int:
                 return int(np.sqrt(2 * len(reply)))
             if seen.step in READERS:
                 z = seen.message["z"] if isinstance(seen.message, dict) and "z" in seen.message else seen.message
-                return len(z if isinstance(z, np.ndarray) else reply["basis"] if isinstance(reply, dict) else reply)
+                shown = reply["basis" if "basis" in reply else "factor"] if isinstance(reply, dict) else reply
+                return len(z if isinstance(z, np.ndarray) else shown)
     raise ConfigurationError("the transcript holds no release that an attack could use; audit a run with rounds in it")
 
 
@@ -229,6 +231,19 @@ def _r_factor(seen: Seen, reply: Plain, setup: Setup) -> list[Equation]:
     return [Equation(seen.round, "core", seen.message, reply.T @ reply)]
 
 
+def _summary(seen: Seen, reply: Plain, setup: Setup) -> list[Equation]:
+    """A stream's last summary: U S with G U = U S^2, but for what was cut off, which is below the last value kept."""
+    message, factor = seen.message, reply["factor"]
+    if message["slice"] < message["slices"] - 1 or message["forgetting"] != 1 or not factor.size:
+        return []  # of some rows only, or of rows that count for less
+    squares = np.sum(factor**2, axis=0)
+    basis, lost = factor / np.sqrt(squares), max(float(reply["total"]) - float(squares.sum()), 0.0)
+    if lost <= EXACT * float(reply["total"]):
+        return [Equation(seen.round, "product", basis, factor * np.sqrt(squares))]
+    deviation = max(min(float(squares[-1]), lost) / float(squares[0]), EXACT)
+    return [Equation(seen.round, "near", basis, factor * np.sqrt(squares), deviation)]
+
+
 READERS: dict[str, Callable[[Seen, Plain, Setup], list[Equation]]] = {
     "gram.multiply": _product,
     "gram.multiply_counted": _product,
@@ -237,5 +252,6 @@ READERS: dict[str, Callable[[Seen, Plain, Setup], list[Equation]]] = {
     "covariance.gram": _whole,
     "one_shot.local_basis": _local_basis,
     "one_shot.r_factor": _r_factor,
+    "streaming.advance": _summary,
 }
 """How the release of each step is read."""
