@@ -16,6 +16,7 @@ PAPERS = {
     "fedpower": "fedspan.cli.reproduce_fedpower",
     "faps": "fedspan.cli.reproduce_faps",
     "ppm": "fedspan.cli.reproduce_ppm",
+    "fpca": "fedspan.cli.reproduce_fpca",
 }
 """Papers by name, and the module that runs each one again."""
 NOISY = {"fedpower": "fedspan.cli.reproduce_fedpower_noise"}

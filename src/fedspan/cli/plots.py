@@ -53,6 +53,31 @@ def write_curves(
             axis.set_ylim(top=top)
     for axis in axes[:, 0]:
         axis.set_ylabel(y)
+    _save(path, figure)
+
+
+def write_points(path: Path, title: str, panels: Sequence[Mapping[str, Any]], *, across: int) -> None:
+    """Write panels of points in the plane as a PNG: ``{"title": str, "points": n x 2, "of": n classes}`` each.
+
+    Axes are a panel's own: what noise has moved or shrunk is still seen.
+    """
+    wide = min(len(panels), across)
+    high = -(-len(panels) // wide)
+    figure = Figure(figsize=(3.4 * wide, 3.4 * high), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=13)
+    axes = figure.subplots(high, wide, squeeze=False)
+    for axis in axes.ravel()[len(panels) :]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes.ravel(), panels, strict=False):
+        axis.scatter(*panel["points"].T, c=panel["of"], cmap="viridis", s=3, linewidths=0)
+        axis.set_title(panel["title"], fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+    _save(path, figure)
+
+
+def _save(path: Path, figure: Figure) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomically(path, buffer.getvalue())
