@@ -23,7 +23,7 @@ from fedspan.errors import ConfigurationError
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
 from fedspan.privacy.terms import private_solver
 from fedspan.rounds import Gather, Round, Sum
-from fedspan.solvers import Covariance, FedPower, ModSulq, Solver
+from fedspan.solvers import Covariance, FedPower, ModSulq, Solver, StreamingModSulq
 from fedspan.solvers.covariance import gram
 from fedspan.solvers.fedpower import local_steps
 from fedspan.solvers.mod_sulq import factor
@@ -74,6 +74,10 @@ def worst_case(
     of_rows = privacy.relation in ("row", "row-replace")
     count = sites or (3 if privacy.trust == "distributed" else 1)
     chosen = private_solver(solver, privacy, features, 1, 100.0, count)
+    if isinstance(chosen, StreamingModSulq):
+        raise ConfigurationError(
+            "streaming-mod-sulq is audited as mod-sulq: each of its blocks is that release, of other rows; name mod-sulq"
+        )
     steps = chosen.local_steps if isinstance(chosen, FedPower) else 1
     center = of_rows if center is None else center
     far = privacy.relation == "row" and steps == 1  # where one row more counts fully wherever the mean is
