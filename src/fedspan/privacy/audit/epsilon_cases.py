@@ -76,7 +76,7 @@ def worst_case(
     chosen = private_solver(solver, privacy, features, 1, 100.0, count)
     if isinstance(chosen, StreamingModSulq):
         raise ConfigurationError(
-            "streaming-mod-sulq is audited as mod-sulq: each of its blocks is that release, of other rows; name mod-sulq"
+            "streaming-mod-sulq is audited as mod-sulq: each of its blocks is that release of other rows; take mod-sulq"
         )
     steps = chosen.local_steps if isinstance(chosen, FedPower) else 1
     center = of_rows if center is None else center
