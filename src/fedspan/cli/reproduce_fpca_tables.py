@@ -206,7 +206,8 @@ def _table_1(result: dict[str, Any]) -> Iterator[str]:
     about = (
         "Average / median, Kb: the most allocated at once during each update with 50 rows, the method's own state "
         "included, its caller's rows not. The paper had MATLAB's profiler and does not say over what it averages; its "
-        "GROUSE held the whole matrix. Here every rival holds O(d r) numbers."
+        "GROUSE held the whole matrix. Here every rival holds O(d r) numbers. FPCA folds blocks of 50 rows into "
+        "2 r + 10 columns; with masks slices of 10 into r, and a block is no more than read."
     )
     yield _section("Table 1: memory", about, markdown(header, rows))
 
