@@ -61,8 +61,8 @@ class Published:
             raise FileError(f"{name} is not a fedspan summary, or was cut short ({cause}); publish it again") from cause
         if not isinstance(found[0], str) or found[0] != FORMAT or type(found[1]) is not int or found[1] > VERSION:
             raise FileError(
-                f"{name} has format {found[0]!r:.40} version {found[1]!r:.40}; this fedspan reads {FORMAT!r} up to version "
-                f"{VERSION}: update fedspan, or publish it with this version"
+                f"{name} has format {found[0]!r:.40} version {found[1]!r:.40}; this fedspan reads {FORMAT!r} up to "
+                f"version {VERSION}: update fedspan, or publish it with this version"
             )
         try:
             body = outer["body"].tobytes()
