@@ -49,7 +49,7 @@ def decode(data: bytes) -> Plain:
         raise FileError(f"expected fedspan's plain-data format, got {len(data)} bytes that are not; cut short?")
     try:
         value, end = _build(json.loads(data[12 : 12 + size]), data, 12 + size)
-    except (ValueError, TypeError, LookupError, RecursionError) as cause:  # whoever sent this may not be a friend
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as cause:  # sent by no friend, maybe
         raise cause if isinstance(cause, FileError) else FileError(f"plain data is damaged ({cause})") from cause
     if end != len(data):
         raise FileError(f"plain data should end after {end} bytes but has {len(data)}; cut short or damaged?")

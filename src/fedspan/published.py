@@ -57,12 +57,12 @@ class Published:
         try:
             outer: Any = decode(data)
             found = outer["format"], outer["version"]
-        except (FileError, TypeError, KeyError) as cause:
+        except (FileError, TypeError, LookupError) as cause:
             raise FileError(f"{name} is not a fedspan summary, or was cut short ({cause}); publish it again") from cause
-        if found[0] != FORMAT or not isinstance(found[1], int) or found[1] > VERSION:
+        if not isinstance(found[0], str) or found[0] != FORMAT or type(found[1]) is not int or found[1] > VERSION:
             raise FileError(
-                f"{name} has format {found[0]!r} version {found[1]!r}; this fedspan reads {FORMAT!r} up to version "
-                f"{VERSION}: update fedspan, or publish it with this version"
+                f"{name} has format {found[0]!r:.40} version {found[1]!r:.40}; this fedspan reads {FORMAT!r} up to "
+                f"version {VERSION}: update fedspan, or publish it with this version"
             )
         try:
             body = outer["body"].tobytes()
@@ -73,9 +73,10 @@ class Published:
             site, seq, study, columns = (inner[key] for key in ("site", "seq", "study", "columns"))
             if not isinstance(site, str) or not isinstance(seq, int) or not isinstance(study, str):
                 raise ValueError("it does not say whose it is")
-            if columns is not None and len(columns) != len(summary.mean):
+            named = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
+            if columns is not None and not (named and len(columns) == len(summary.mean)):
                 raise ValueError("its columns are not those of its numbers")
-        except (FedspanError, TypeError, KeyError, ValueError, AttributeError) as cause:
+        except (FedspanError, TypeError, LookupError, ValueError, AttributeError) as cause:
             raise FileError(f"{name} is damaged ({cause}); publish it again") from cause
         return cls(site, seq, study, columns, summary)
 

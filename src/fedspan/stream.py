@@ -7,6 +7,7 @@ the bit.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -62,11 +63,14 @@ class Stream:
         self.drift: float | None = None
         """The sine of the largest angle between the subspaces of the last two windows' own rows."""
         self.drift_loss: float | None = None
-        """The share of the last window's variance that the subspace of the one before would have lost."""
+        """The share of the last window's variance that the subspace of the one before would have lost.
+
+        Both are None where there are not two windows, one after the other, with rows that vary.
+        """
         self._held = _Held()
         self._offset: Array | None = None
         self._window: Array | None = None  # the subspace of the last full window's own rows
-        self._mark = self.folded  # at the end of that window
+        self._mark, self._marked = self.folded, 0  # at the end of that window, and how many blocks that was
         self._now: tuple[Summary, int] | None = None
 
     def push(self, rows: Any, weights: Array | None = None, offset: Array | None = None) -> None:
@@ -78,10 +82,21 @@ class Stream:
             self._fold(block)
 
     def flush(self) -> None:
-        """Fold the rows held back as a block of their own."""
+        """Fold the rows held back as a block of their own; what `now` says of them already stays so."""
         if self._held.rows:
             self._fold(self._held.take())
-            self._now = None
+
+    def start_from(self, summary: Summary) -> None:
+        """Take a summary for all rows so far."""
+        self._now, self.folded = None, summary
+        self._set_mark(None)
+        self.rank = self._rank_for(summary)
+
+    def copy(self) -> Stream:
+        """Return a stream that goes on by itself."""
+        other = copy.copy(self)
+        other._held = self._held.copy()
+        return other
 
     def merge(self, other: Stream) -> None:
         """Take another stream's rows, as far as its summary holds them."""
@@ -90,7 +105,7 @@ class Stream:
         self.folded = merge_summaries(self.folded, other.now(), kept)
         self.blocks += other.blocks
         self.rank = self._rank_for(self.folded)
-        self._mark, self._window = self.folded, None  # what came by merging is no window's own
+        self._set_mark(None)  # what came by merging is no window's own
 
     def now(self) -> Summary:
         """Return the summary of all rows, those held back too."""
@@ -123,7 +138,7 @@ class Stream:
         rng = np.random.default_rng([s.seed, self.blocks])
         return fold(
             self.folded, block.rows, s.kept(self.rank, self.d), weights=block.weights, center=s.center,
-            offset=self._offset, forgetting=s.forgetting if self.blocks else 1.0, rng=rng,
+            offset=self._offset, forgetting=s.forgetting, rng=rng,
         )  # fmt: skip
 
     def _rank_for(self, summary: Summary) -> int:
@@ -136,17 +151,22 @@ class Stream:
 
     def _end_window(self) -> None:
         """Compare this window's own subspace with the last one's: what came in since the mark, in the span kept now."""
-        faded = self._mark.faded(self.settings.forgetting**self.settings.window)
+        faded = self._mark.faded(self.settings.forgetting ** (self.blocks - self._marked))
         basis, before = self.folded.basis, self.folded.basis.T @ faded.basis * faded.values
         own = np.diag(self.folded.values**2) - before @ before.T
         turn, values = top_eigenvectors(own, min(self.rank, len(own)))
-        window = basis @ turn
+        real = values > 1e-12 * self.folded.values.max(initial=0.0) ** 2  # the rest is what rounding left of the mark
+        window, values = basis @ turn[:, real], values[real]
+        self.drift = self.drift_loss = None
         if self._window is not None and self._window.shape[1] and len(values):
             self.drift = largest_sine(window, self._window)
             old = basis.T @ self._window
             captured = float(np.einsum("ij,ij->", old, own @ old))
-            self.drift_loss = min(max(1.0 - captured / max(float(values.sum()), 1e-300), 0.0), 1.0)
-        self._mark, self._window = self.folded, window
+            self.drift_loss = min(max(1.0 - captured / float(values.sum()), 0.0), 1.0)
+        self._set_mark(window)
+
+    def _set_mark(self, window: Array | None) -> None:
+        self._mark, self._marked, self._window = self.folded, self.blocks, window
 
     def as_plain(self) -> dict[str, Plain]:
         """Return all of the stream as plain data."""
@@ -154,7 +174,7 @@ class Stream:
         return {
             "d": self.d, "settings": settings, "folded": self.folded.as_plain(), "blocks": self.blocks,
             "rank": self.rank, "drift": [self.drift, self.drift_loss], "held": self._held.as_plain(),
-            "window": self._window, "mark": self._mark.as_plain(), "offset": self._offset,
+            "window": self._window, "mark": self._mark.as_plain(), "marked": self._marked, "offset": self._offset,
         }  # fmt: skip
 
     @classmethod
@@ -166,7 +186,7 @@ class Stream:
             stream.folded, stream._mark = Summary.from_plain(plain["folded"]), Summary.from_plain(plain["mark"])
             stream.blocks, stream.rank = plain["blocks"], plain["rank"]
             stream.drift, stream.drift_loss = plain["drift"]
-            stream._offset = plain["offset"]
+            stream._offset, stream._marked = plain["offset"], plain["marked"]
             stream._window, stream._held = plain["window"], _Held.from_plain(plain["held"])
         except (KeyError, TypeError, ValueError) as cause:
             raise FileError(f"this is no stream's state, or a damaged one ({cause}); start the stream anew") from cause
@@ -245,6 +265,11 @@ class _Held:
         self._parts: list[Block] = []
         self.rows = 0
 
+    def copy(self) -> _Held:
+        held = _Held()
+        held._parts, held.rows = [*self._parts], self.rows
+        return held
+
     def kind_of(self, rows: Any) -> bool | None:
         """Whether rows are stored as those held back are (None: none are)."""
         if not self._parts:
@@ -256,7 +281,7 @@ class _Held:
         start, n = 0, rows.shape[0]
         while n - start >= size - self.rows:
             stop = start + size - self.rows
-            part = Block(rows[start:stop], None if weights is None else weights[start:stop])
+            part = Block(_in_rows(rows[start:stop]), None if weights is None else weights[start:stop])
             yield self._joined(part)
             start = stop
         if start < n:
@@ -306,6 +331,11 @@ class _Held:
                 rows = scipy.sparse.csr_array(parts, shape=tuple(plain["shape"]))
             held._parts, held.rows = [Block(rows, plain["weights"])], rows.shape[0]
         return held
+
+
+def _in_rows(rows: Any) -> Any:
+    """Return rows as they lie in memory once they were held back: products of another layout round otherwise."""
+    return rows if scipy.sparse.issparse(rows) else np.ascontiguousarray(rows)
 
 
 def _stacked(parts: list[Any]) -> Any:

@@ -131,6 +131,8 @@ class Prepared(Source):
 
     def part(self, start: int, stop: int) -> Prepared:
         """Return some of the rows by themselves, clipped and centred as among all; they are read, and kept, once."""
+        if self.symmetric:
+            raise DataError("a share of a symmetric matrix has no rows to take some of; take a solver of whole shares")
         if self._reading is None:
             self._reading = Cursor(self.rows)
         some = copy.copy(self)

@@ -10,6 +10,7 @@ import scipy.sparse
 from fedspan.data.columns import any_in_columns, column_sums, gap_weights
 from fedspan.encoding import Array, Plain
 from fedspan.errors import ConfigurationError, DataError
+from fedspan.linalg import Summary
 
 POLICIES = ("error", "mean", "skip")
 
@@ -17,16 +18,26 @@ POLICIES = ("error", "mean", "skip")
 class Gaps:
     """Meets gaps as ``missing`` says, and remembers the sums that a mean so far needs."""
 
-    def __init__(self, d: int, missing: str) -> None:
+    def __init__(self, d: int, missing: str, seen: Summary | None = None) -> None:
         if missing not in POLICIES:
             raise ConfigurationError(f"missing is one of {', '.join(map(repr, POLICIES))}; got {missing!r}")
         self.missing, self.skipped = missing, 0
         self._sums, self._present = np.zeros(d), np.zeros(d)
+        if seen is not None:
+            self._sums, self._present = seen.mass * seen.mean, np.full(d, seen.mass)
 
     @property
     def fill(self) -> Array | None:
-        """The mean of the values so far."""
-        return self._sums / np.maximum(self._present, 1e-300) if self.missing == "mean" else None
+        """The mean of the values so far; NaN where there are none."""
+        if self.missing != "mean":
+            return None
+        nothing = np.full(len(self._sums), np.nan)
+        return np.asarray(np.divide(self._sums, self._present, out=nothing, where=self._present > 0))
+
+    def add(self, other: Gaps) -> None:
+        """Count what another stream met."""
+        self.skipped += other.skipped
+        self._sums, self._present = self._sums + other._sums, self._present + other._present
 
     def met(self, X: Any, weights: Array | None) -> tuple[Any, Array | None]:
         """Return the rows and weights without gaps."""
@@ -45,9 +56,8 @@ class Gaps:
         return X[whole], None if weights is None else weights[whole]
 
     def _filled(self, X: Any, weights: Array | None) -> Any:
-        mass = float(X.shape[0]) if weights is None else float(weights.sum())
         sums = self._sums + column_sums(X, weights, True)
-        present = self._present + mass - gap_weights(X, weights, True)
+        present = self._present + _present_weights(X, weights)
         empty = (present <= 0) & any_in_columns(X, "isnan")
         if empty.any():
             raise DataError(
@@ -73,6 +83,15 @@ class Gaps:
         gaps = cls(len(plain["sums"]), plain["missing"])
         gaps.skipped, gaps._sums, gaps._present = plain["skipped"], plain["sums"], plain["present"]
         return gaps
+
+
+def _present_weights(X: Any, weights: Array | None) -> Array:
+    """Return the weight of the values in each column: exactly 0 where there are none, which a difference may miss."""
+    if weights is None:
+        return np.asarray(X.shape[0] - gap_weights(X, None, True))
+    some = (weights > 0).astype(float)
+    none = gap_weights(X, some, True) == some.sum()
+    return np.where(none, 0.0, weights.sum() - gap_weights(X, weights, True))
 
 
 def _rows_with_gaps(X: Any) -> Array:

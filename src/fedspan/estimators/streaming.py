@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -73,8 +74,8 @@ class StreamingPCA(Decomposition):
         Blocks folded, rows left out for their gaps.
     drift_, drift_loss_
         The sine of the largest angle between the last two windows' subspaces, and the share of variance that the older
-        one would have lost in the newer window; None before there are two. Where two components have nearly equal
-        variance they turn into each other and the angle is large without any change; the loss is then small.
+        one would have lost in the newer window; None where there are not two that vary. Where two components have
+        nearly equal variance they turn into each other and the angle is large without any change; the loss is small.
 
     Examples
     --------
@@ -90,6 +91,10 @@ class StreamingPCA(Decomposition):
     """
 
     scale_ = None
+    _stream: Stream
+    _gaps_filled: Gaps
+    _axes_before: tuple[Array, Array] | None
+    """Components and mean as they were before the last `partial_fit`, if somebody asked for them."""
 
     def __init__(
         self,
@@ -137,31 +142,36 @@ class StreamingPCA(Decomposition):
             A weight for each row, not negative: a row of weight 2 counts as two.
         """
         settings = self._settings()
+        first = not hasattr(self, "_stream")
         if isinstance(X, Source | str | Path):
             if sample_weight is not None:
                 raise ConfigurationError("sample_weight belongs to rows in memory; give open_source the weights")
-            for block, weights in _blocks_of(X, first=not hasattr(self, "_stream"), model=self):
-                self._take(block, weights, settings)
+            source = _checked_source(X, None if first else self)
+            self._take(_blocks_of(source), source.shape[1], settings)
+            if first and source.columns is not None:
+                self.feature_names_in_ = np.array(source.columns, dtype=object)
             return self
-        first = not hasattr(self, "_stream")
         X = validate_data(
             self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=first, ensure_min_samples=1,
             **self._gaps(),
         )  # fmt: skip
-        self._take(X, _checked_weights(sample_weight, X.shape[0]), settings)
+        self._take([(X, _checked_weights(sample_weight, X.shape[0]))], X.shape[1], settings)
         return self
 
-    def _take(self, X: Any, weights: Array | None, settings: StreamSettings) -> None:
-        _check_size(X)
-        stream = getattr(self, "_stream", None)
-        if stream is None:
-            stream = _new_stream(X.shape[1], settings)
-        gaps = getattr(self, "_gaps_filled", None) or Gaps(X.shape[1], self.missing)
-        X, weights = gaps.met(X, weights)
-        before = (self.components_, self.mean_) if stream.asked and self._has_rank(stream) else None
-        stream.push(X, weights)
+    def _take(self, blocks: Iterable[tuple[Any, Array | None]], d: int, settings: StreamSettings) -> None:
+        """Take all blocks or, where one cannot be used, none: they go to a copy, which then replaces the stream."""
+        before = None
+        if hasattr(self, "_stream"):
+            stream, gaps = self._stream.copy(), copy.copy(self._gaps_filled)
+            if self._stream.asked and self._has_rank():
+                before = self.components_, self.mean_
+        else:
+            stream, gaps = _new_stream(d, settings), Gaps(d, self.missing)
+        for X, weights in blocks:
+            _check_size(X)
+            stream.push(*gaps.met(X, weights))
         self._stream, self._gaps_filled, self._axes_before = stream, gaps, before
-        self.n_features_in_ = stream.d
+        self.n_features_in_ = d
 
     def partial_fit_transform(self, X: Any, sample_weight: Any = None) -> Array:
         """Take more rows and return their scores in the subspace as it is now; `carry` brings earlier ones along."""
@@ -207,6 +217,7 @@ class StreamingPCA(Decomposition):
         if other.center != self.center:
             raise ConfigurationError(f"the other stream has center={other.center}, this one {self.center}")
         self._stream.merge(other._stream)
+        self._gaps_filled.add(other._gaps_filled)
         self._axes_before = None
         return self
 
@@ -219,11 +230,13 @@ class StreamingPCA(Decomposition):
     def from_summary(cls, summary: Summary, columns: Any = None, **parameters: Any) -> Self:
         """Return a stream that goes on from a summary."""
         model = cls(**parameters)
-        model._stream = _new_stream(len(summary.mean), model._settings())
-        model._stream.folded = summary
-        model._stream.rank = model._stream.rank_now()
-        model._gaps_filled, model._axes_before = Gaps(len(summary.mean), model.missing), None
-        model.n_features_in_ = len(summary.mean)
+        d = len(summary.mean)
+        if columns is not None and len(columns) != d:
+            raise DataError(f"{len(columns)} names were given for the {d} columns of the summary; give one for each")
+        model._stream = _new_stream(d, model._settings())
+        model._stream.start_from(summary)
+        model._gaps_filled, model._axes_before = Gaps(d, model.missing, summary if model.center else None), None
+        model.n_features_in_ = d
         if columns is not None:
             model.feature_names_in_ = np.array(columns, dtype=object)
         return model
@@ -238,8 +251,8 @@ class StreamingPCA(Decomposition):
             raise NotFittedError("this StreamingPCA has seen no rows yet; call fit or partial_fit first")
         return self._stream
 
-    def _has_rank(self, stream: Stream) -> bool:
-        return hasattr(self, "_stream") and stream.now().rows >= stream.rank_now()
+    def _has_rank(self) -> bool:
+        return self._stream.now().rows >= self._stream.rank_now()
 
     @property
     def n_components_(self) -> int:
@@ -380,17 +393,17 @@ class StreamingPCA(Decomposition):
 
     def _kept(self) -> dict[str, Any]:
         kept = super()._kept()
-        if self._has_rank(self._stream):  # for whoever reads the file; what goes on is the stream below
+        if self._has_rank():  # for whoever reads the file; what goes on is the stream below
             kept |= {name: getattr(self, name) for name in _FIGURES}
-        state = {"stream": self._stream.as_plain(), "gaps": self._gaps_filled.as_plain()}
-        before = self._axes_before
-        state["before"] = None if before is None else list(before)
+        before = None if self._axes_before is None else list(self._axes_before)
+        state = {"stream": self._stream.as_plain(), "gaps": self._gaps_filled.as_plain(), "before": before}
         return {**kept, "stream_": np.frombuffer(encode(state), dtype=np.uint8)}
 
     def _restore(self, fitted: dict[str, Any]) -> None:
         state = decode(fitted["stream_"].tobytes())
         self._stream, self._gaps_filled = Stream.from_plain(state["stream"]), Gaps.from_plain(state["gaps"])
         self._axes_before = None if state["before"] is None else tuple(state["before"])
+        self._stream.now()  # as `save` asked for it: the scores given before it are carried on
         super()._restore({n: v for n, v in fitted.items() if n not in (*_FIGURES, "stream_")})
 
 
@@ -406,17 +419,25 @@ def _new_stream(d: int, settings: StreamSettings) -> Stream:
     return Stream(d, settings)
 
 
-def _blocks_of(data: Any, *, first: bool, model: Any) -> Iterator[tuple[Any, Array | None]]:
-    """Yield the blocks of a source with their weights; its columns must be those of the stream."""
+def _checked_source(data: Any, model: StreamingPCA | None) -> Source:
+    """Open a source of rows; its columns must be those of the stream so far."""
     source = open_source(data)
-    names = None if source.columns is None else list(source.columns)
-    if first and names is not None:
-        model.feature_names_in_ = np.array(names, dtype=object)
-    known = getattr(model, "feature_names_in_", None)
-    if not first and source.shape[1] != model.n_features_in_:
+    if source.symmetric:
+        raise DataError("a share of a symmetric matrix has no rows to stream; give the rows, or take FederatedPCA")
+    if model is None:
+        return source
+    if source.shape[1] != model.n_features_in_:
         raise DataError(f"the data has {source.shape[1]} columns, and the stream {model.n_features_in_}")
-    if known is not None and names is not None and list(known) != names:
-        raise DataError(f"the data's columns are {names[:5]}, and the stream's {list(known)[:5]}; put them in order")
+    known, names = getattr(model, "feature_names_in_", None), source.columns
+    if known is not None and names is not None and list(known) != list(names):
+        raise DataError(
+            f"the data's columns are {list(names)[:5]}, and the stream's {list(known)[:5]}; put them in order"
+        )
+    return source
+
+
+def _blocks_of(source: Source) -> Iterator[tuple[Any, Array | None]]:
+    """Yield the blocks of a source with their weights."""
     weights, start = source.weights, 0
     for block in source.blocks():
         block = block if scipy.sparse.issparse(block) else to_host(block)

@@ -17,7 +17,7 @@ from fedspan.linalg.basis import orth_against
 from fedspan.linalg.eigen import Estimate, left_svd
 
 _FEW = 1e-2
-_DEPENDENT = 1e-8  # a unit column this near to the others leaves a basis of what it adds too inexact
+_DEPENDENT = 1e-3  # of a column's length: with less than this beside the others, QR would blow up what rounding left
 
 
 def basic_merge(
@@ -116,11 +116,12 @@ def nonzero(pair: Estimate) -> Estimate:
 
 def _added(rest: Array, basis: Array) -> tuple[Array, Array]:
     """Return Q, R with Q R = ``rest``, Q orthonormal and orthogonal to ``basis`` to rounding."""
+    least = _DEPENDENT * np.linalg.norm(rest, axis=0)
     rest = rest - basis @ (basis.T @ rest)  # what rounding left inside, relative to a small rest, is not small
     d, wide = rest.shape
     if wide <= d - basis.shape[1]:
         q, r = np.linalg.qr(rest)
-        if np.abs(np.diagonal(r)).min(initial=1.0) > _DEPENDENT:
+        if np.all(np.abs(np.diagonal(r)) > least):
             return q, r
     q, rest = orth_against(rest, basis)
     return q, q.T @ rest

@@ -26,6 +26,7 @@ from fedspan.linalg.eigen import Estimate
 from fedspan.linalg.merge import absorb, nonzero
 from fedspan.linalg.squares import centred_squares
 
+_LARGEST = 1e290  # a sum of squares: those of very many sites can still be added
 _FRESH = 0.1
 """How much of a probe is random: it finds what is orthogonal to all so far, and blurs the rest by its square."""
 
@@ -79,11 +80,15 @@ class Summary:
             shaped = found.values.shape == (r,) and found.mean.shape == (d,) and isinstance(found.rows, int)
             if not shaped or not np.all(np.isfinite(finite)) or not np.all(np.isfinite(found.basis)):
                 raise ValueError("its shapes or numbers do not fit together")
-            if min(finite[:2]) < 0 or np.any(np.diff(found.values) > 0) or np.any(found.values < 0):
-                raise ValueError("weights and singular values are not negative, and the values fall")
+            if min(*finite[:2], found.rows) < 0 or np.any(np.diff(found.values) > 0) or np.any(found.values < 0):
+                raise ValueError("rows, weights and singular values are not negative, and the values fall")
+            with np.errstate(over="ignore"):
+                held = float(found.values @ found.values)
+            if not held <= found.total * (1 + 1e-9) or _overflows(found.total, found.mass, found.mean):
+                raise ValueError("its singular values hold more than the total, or its numbers are too large to merge")
             if np.abs(found.basis.T @ found.basis - np.eye(r)).max(initial=0.0) > 1e-6:
                 raise ValueError("its basis is not orthonormal")
-        except (KeyError, TypeError, AttributeError, ValueError) as cause:
+        except (LookupError, TypeError, AttributeError, ValueError) as cause:
             raise DataError(f"this is no summary of rows: {cause}; send it again") from cause
         return found
 
@@ -112,10 +117,9 @@ def fold(
     (array([2., 0.]), array([1.414...]), 2.0)
     """
     n, d = block.shape
-    mass = float(n) if weights is None else float(weights.sum())
+    mass, summary = float(n) if weights is None else float(weights.sum()), summary.faded(forgetting)
     if mass == 0:
         return replace(summary, rows=summary.rows + n)
-    summary = summary.faded(forgetting)
     joint, shift = summary.mean, np.zeros(d)
     if center:
         sums = block.sum(axis=0, dtype=np.float64) if weights is None else block.T @ weights
@@ -123,7 +127,7 @@ def fold(
         joint, shift = _joint_mean(summary, offset, mass)
     added = _Block(block, weights, offset, shift)
     total = summary.total + added.squares
-    if not math.isfinite(total):
+    if _overflows(total, summary.mass + mass, joint):
         raise DataError("the block has values so large that their squares overflow; rescale its columns")
     pair = _updated(Estimate(summary.basis, summary.values), added, rank, rng)
     return Summary(pair.basis, pair.values, joint, summary.mass + mass, _at_least(total, pair), summary.rows + n)
@@ -148,7 +152,12 @@ def _joint_mean(summary: Summary, mean: Array, mass: float) -> tuple[Array, Arra
     step = mean - summary.mean
     if both == 0:
         return mean, np.zeros_like(step)
-    return summary.mean + (mass / both) * step, math.sqrt(summary.mass * mass / both) * step
+    return summary.mean + (mass / both) * step, math.sqrt(summary.mass) * math.sqrt(mass / both) * step
+
+
+def _overflows(total: float, mass: float, mean: Array) -> bool:
+    with np.errstate(over="ignore"):
+        return not total + mass * float(mean @ mean) < _LARGEST
 
 
 def _at_least(total: float, pair: Estimate) -> float:

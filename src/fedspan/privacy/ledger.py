@@ -130,7 +130,7 @@ class Ledger:
         """
         key = (_text(run), operator.index(round), _text(question), _text(step), _text(release))
         cost = _amount(cost, f"the cost of {step} {release}", least=math.ulp(0.0))
-        note = _json({} if detail is None else detail)
+        note, part = _json({} if detail is None else detail), _disjoint({} if detail is None else detail)
         with self._transaction() as connection:
             asked = f"{step} {release} of round {round} in run {run}"
             known = connection.execute(f"SELECT cost FROM charges WHERE ({_KEY}) = (?, ?, ?, ?, ?)", key).fetchone()
@@ -140,7 +140,7 @@ class Ledger:
                         f"{asked} was charged {known[0]:.6g}, and now costs {cost:.6g}; start anew"
                     )
                 return False
-            more = (key[0], cost, *_disjoint({} if detail is None else detail))
+            more = (key[0], cost, *part)
             if limit is not None:
                 limit = _amount(limit, f"the limit of run {run}")
                 way = "stop the run here, or have the study's terms allow it more"
@@ -310,9 +310,9 @@ def _file_errors(name: str) -> Iterator[None]:
 def composed(charges: Iterable[Charge]) -> float:
     """Return what charges cost together.
 
-    They add up, but for those whose detail says ``"disjoint": [partition, part]``: releases about different parts of
-    one partition of the rows. A change of rows that moves several parts moves them by no more together than one, so of
-    a partition only the part that costs most counts.
+    They add up, but for those whose detail says ``"disjoint": [partition, part]``, two texts: releases about different
+    parts of one partition of the rows. A change of rows that moves several parts moves them by no more together than
+    one, so of a partition only the part that costs most counts.
     """
     return _compose((c.run, c.cost, *_disjoint(c.detail)) for c in charges)
 
@@ -334,8 +334,13 @@ def _compose(costs: Iterable[_Cost]) -> float:
 
 
 def _disjoint(detail: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return the partition and the part: texts, for SQLite prints large numbers its own way, and one part were two."""
     given = detail.get("disjoint")
-    return (None, None) if given is None else (str(given[0]), str(given[1]))
+    if given is None:
+        return None, None
+    if not isinstance(given, list) or len(given) != 2 or not all(isinstance(name, str) for name in given):
+        raise ConfigurationError(f'a charge\'s "disjoint" is a partition and a part, two texts; got {given!r:.80}')
+    return given[0], given[1]
 
 
 def _check(asked: str, cost: float, spent: float, after: float, bound: float, what: str, way: str) -> None:
@@ -346,7 +351,7 @@ def _check(asked: str, cost: float, spent: float, after: float, bound: float, wh
 
 def _spent(connection: sqlite3.Connection, run: str | None = None, *more: _Cost) -> float:
     where, values = ("", ()) if run is None else (" WHERE run = ?", (run,))
-    part = "CAST(json_extract(detail, '$.disjoint[{}]') AS TEXT)".format
+    part = "json_extract(detail, '$.disjoint[{}]')".format
     rows = connection.execute(f"SELECT run, cost, {part(0)}, {part(1)} FROM charges{where}", values)
     return _compose([*map(tuple, rows), *more])
 

@@ -179,7 +179,7 @@ class Releases:
         )  # fmt: skip
         for names, cost, detail in charges:
             if block is not None:
-                detail = {**detail, "disjoint": list(block)}
+                detail = {**detail, "disjoint": [block[0], str(block[1])]}
             self.ledger.charge(
                 run=self.run, round=question.number, question=f"{question.digest[:32]}:{tag.hex()[:32]}",
                 step=question.step.name, release="+".join(names), cost=cost, detail=detail, limit=self.limit,
