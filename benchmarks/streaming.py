@@ -16,14 +16,15 @@ from fedspan import FederatedPCA, StreamingPCA
 from fedspan.datasets.synthetic import power_law
 from fedspan.linalg import basic_merge, faster_merge, left_svd, merge
 from fedspan.metrics import merge_error, projection_distance
-from fedspan.solvers import Streaming
+from fedspan.privacy import GaussianPrivacy
+from fedspan.solvers import Streaming, StreamingModSulq
 
 K, BLOCK, SITES, REPEATS = 10, 500, 1000, 3
 
 
 def main(parts: list[str]) -> None:
     """Run all parts, or those named."""
-    known = {f.__name__: f for f in (mnist, memory, order, tree, merges, drift)}
+    known = {f.__name__: f for f in (mnist, memory, order, tree, merges, drift, private)}
     for name in parts or known:
         sys.stdout.write(f"-- {name}\n")
         known[name]()
@@ -156,6 +157,25 @@ def drift(d: int = 100, k: int = 5, block: int = 100) -> None:
                 needed = done
                 break
         figure(f"forgetting {forgetting}: blocks to recover", needed, 20 if forgetting < 1 else None)
+
+
+def private() -> None:
+    """MNIST's rows of norm 1 at one site, epsilon 1, delta 1e-6, k = 5: in so many blocks, tight and as published."""
+    X = need("mnist").X.reshape(60_000, -1).astype(float)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    gram = X.T @ X
+    best = float(np.linalg.eigvalsh(gram)[-5:].sum())
+    for calibration in ("tight", "published"):
+        for blocks in (1, 10, 60):
+            terms = GaussianPrivacy(1.0, 1e-6, row_norm=1.0, n_public=True, calibration=calibration)
+            solver = StreamingModSulq(blocks=blocks, merge=calibration)
+            seconds, pca = timed(
+                lambda: FederatedPCA(5, center=False, solver=solver, privacy=terms).fit({"all": X})  # noqa: B023
+            )
+            words = f"{calibration}, {blocks} blocks"
+            figure(f"{words}: captured, of the best five", captured(pca.components_.T, gram) / best)
+            figure(f"{words}: epsilon spent", pca.privacy_spent_["spent_epsilon"], 1.0)
+            figure(f"{words}: seconds", seconds)
 
 
 def pooled(X: Any) -> tuple[Any, Any]:
