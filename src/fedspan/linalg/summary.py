@@ -122,8 +122,7 @@ def fold(
         return replace(summary, rows=summary.rows + n)
     joint, shift = summary.mean, np.zeros(d)
     if center:
-        sums = block.sum(axis=0, dtype=np.float64) if weights is None else block.T @ weights
-        offset = np.asarray(sums).ravel() / mass
+        offset = _sums(block, weights) / mass
         joint, shift = _joint_mean(summary, offset, mass)
     added = _Block(block, weights, offset, shift)
     total = summary.total + added.squares
@@ -144,6 +143,12 @@ def merge_summaries(
     total = first.total + second.total + float(shift @ shift)
     mass, rows = first.mass + second.mass, first.rows + second.rows
     return Summary(pair.basis, pair.values, joint, mass, _at_least(total, pair), rows)
+
+
+def _sums(block: Any, weights: Array | None) -> Array:
+    if weights is None and not scipy.sparse.issparse(block):
+        return np.asarray(block.sum(axis=0, dtype=np.float64))
+    return np.asarray(block.T @ (np.ones(block.shape[0]) if weights is None else weights))  # a sparse sum is in float32
 
 
 def _joint_mean(summary: Summary, mean: Array, mass: float) -> tuple[Array, Array]:
