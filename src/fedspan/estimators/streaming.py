@@ -127,6 +127,8 @@ class StreamingPCA(Decomposition):
         """Forget everything, then take these rows: an array, a frame, a sparse matrix, a Source or a path."""
         for name in ("_stream", "_gaps_filled", "_axes_before", "feature_names_in_"):
             self.__dict__.pop(name, None)
+        if sample_weight is not None and not np.any(np.asarray(sample_weight, dtype=float)):
+            raise DataError("all of sample_weight is zero, so there is nothing to fit; give some rows a weight")
         return self.partial_fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -388,8 +390,9 @@ class StreamingPCA(Decomposition):
         check_settings(settings)
         return settings
 
-    def _gaps(self) -> dict[str, Any]:
-        return {} if self.missing == "error" else {"ensure_all_finite": "allow-nan"}
+    @property
+    def _fills(self) -> bool:
+        return self.missing != "error"  # rows are left out of the fit where they are not filled, and scored NaN
 
     def _kept(self) -> dict[str, Any]:
         kept = super()._kept()
@@ -452,8 +455,9 @@ def _blocks_of(source: Source) -> Iterator[tuple[Any, Array | None]]:
 def _checked_weights(given: Any, rows: int) -> Array | None:
     if given is None:
         return None
-    weights = np.broadcast_to(np.asarray(given, dtype=float), (rows,)) if np.ndim(given) == 0 else np.asarray(given)
-    weights = np.asarray(weights, dtype=float)
+    weights = np.asarray(given, dtype=float)
+    if weights.ndim == 0:
+        weights = np.full(rows, weights)
     if weights.shape != (rows,) or not np.all(np.isfinite(weights)) or weights.min(initial=0.0) < 0:
         raise DataError(f"sample_weight has a finite number, 0 or more, for each of {rows} rows; got {given!r:.80}")
     return weights
