@@ -100,9 +100,9 @@ class Stream:
 
     def merge(self, other: Stream) -> None:
         """Take another stream's rows, as far as its summary holds them."""
-        self._now = None
         kept = max(self.settings.kept(self.rank, self.d), other.settings.kept(other.rank, other.d))
         self.folded = merge_summaries(self.folded, other.now(), kept)
+        self._now = None  # after the other was asked, for that may be this one
         self.blocks += other.blocks
         self.rank = self._rank_for(self.folded)
         self._set_mark(None)  # what came by merging is no window's own
@@ -188,7 +188,7 @@ class Stream:
             stream.drift, stream.drift_loss = plain["drift"]
             stream._offset, stream._marked = plain["offset"], plain["marked"]
             stream._window, stream._held = plain["window"], _Held.from_plain(plain["held"])
-        except (KeyError, TypeError, ValueError) as cause:
+        except (LookupError, TypeError, ValueError, AttributeError) as cause:
             raise FileError(f"this is no stream's state, or a damaged one ({cause}); start the stream anew") from cause
         return stream
 
