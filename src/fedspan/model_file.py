@@ -53,7 +53,7 @@ def load_model(path: Path, kinds: dict[str, type], wanted: type[E]) -> E:
         fitted = {name: _from_json(value) for name, value in header["fitted"].items()}
         fitted |= {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in arrays.items()}
         model._restore(fitted)  # type: ignore[attr-defined]
-    except (TypeError, KeyError, ConfigurationError, FileError) as cause:
+    except (TypeError, LookupError, AttributeError, ConfigurationError, FileError) as cause:
         raise FileError(f"{path} was written by another version of fedspan, or is damaged ({cause})") from cause
     return model
 

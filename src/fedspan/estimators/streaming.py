@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from pathlib import Path
@@ -170,7 +171,7 @@ class StreamingPCA(Decomposition):
         else:
             stream, gaps = _new_stream(d, settings), Gaps(d, self.missing)
         for X, weights in blocks:
-            _check_size(X)
+            _check_size(X, weights)
             stream.push(*gaps.met(X, weights))
         self._stream, self._gaps_filled, self._axes_before = stream, gaps, before
         self.n_features_in_ = d
@@ -463,13 +464,17 @@ def _checked_weights(given: Any, rows: int) -> Array | None:
     return weights
 
 
-def _check_size(X: Any) -> None:
-    """Refuse numbers whose squares overflow before any of the rows is taken."""
+def _check_size(X: Any, weights: Array | None) -> None:
+    """Refuse numbers whose squares overflow before any of the rows waits for its block: that could not be folded."""
     entries = X.data if scipy.sparse.issparse(X) else X
     if entries.size == 0:
         return
     largest = max(float(np.max(entries)), -float(np.min(entries)))
     if np.isnan(largest):
         largest = float(np.max(np.abs(entries), initial=0.0, where=~np.isnan(entries)))
-    if largest > 1e150:
-        raise DataError(f"the rows have values as large as {largest:.3g}, whose squares overflow; rescale the columns")
+    heaviest = 1.0 if weights is None else float(weights.max(initial=1.0))
+    if max(largest, 1.0) * math.sqrt(heaviest) > 1e140:
+        raise DataError(
+            f"the rows have values as large as {largest:.3g} and weights up to {heaviest:.3g}, whose squares overflow; "
+            f"rescale the columns or the weights"
+        )
