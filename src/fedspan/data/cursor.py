@@ -43,4 +43,4 @@ class Cursor:
 def _part(block: Any, weights: Array | None, first: int, last: int) -> tuple[Any, Array | None] | None:
     if first == last:
         return None
-    return block[first:last], None if weights is None else weights[first:last]
+    return block[first:last, :], None if weights is None else weights[first:last]
