@@ -1,5 +1,6 @@
 """Prepared rows against the explicit matrix: every combination of what a preparation can hold."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedspan.data import prepared as module
 from fedspan.data import source as source_module
 from fedspan.data.aligned import Aligned
 from fedspan.data.arrays import ArraySource, SparseSource
+from fedspan.data.clip import RowBounds
 from fedspan.data.prepared import Prepared
 from fedspan.data.source import Source, SymmetricSource
 from fedspan.errors import DataError
@@ -364,3 +366,93 @@ def test_arrays_of_other_libraries_are_prepared_where_they_are(kind, dtype, prep
     close(ours.times(z), numpys.times(z), tolerance)
     close(ours.gram(), numpys.gram(), tolerance)
     close(ours.total(), numpys.total(), tolerance)
+
+
+# ---- some of the rows ------------------------------------------------------------------------------------------
+
+
+def dense(block):
+    return block.toarray() if scipy.sparse.issparse(block) else block
+
+
+@given(cases(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from([64, 4 << 20]))
+def test_a_cursor_reads_the_prepared_rows_but_for_what_it_says_is_to_be_subtracted(case, places, block_bytes):
+    n, data = len(case.explicit), Prepared(case.source, case.preparation)
+    edges = sorted({0, n, *(place for place in places if place < n)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_module.row_slices, "__defaults__", (block_bytes,))
+        rows = []
+        for start, stop in itertools.pairwise(edges):
+            for block, weights in data.cursor.read(start, stop):
+                assert scipy.sparse.issparse(block) == isinstance(case.source, SparseSource)
+                offset = 0.0 if data.cursor.offset is None else data.cursor.offset
+                root = 1.0 if weights is None else np.sqrt(weights)[:, None]
+                rows.append(root * (dense(block) - offset))
+    close(np.concatenate(rows), case.explicit)
+    assert (data.cursor.offset is None) == ("mean" not in case.preparation)
+
+
+@given(cases(), st.integers(1, 6), st.booleans())
+def test_parts_are_the_rows_between_and_add_up_to_all(case, count, small):
+    n, z = len(case.explicit), directions(case)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_SMALL_BYTES", 1 << 20 if small else 0)
+        data = Prepared(case.source, case.preparation, lambda: 1000)
+        data.gram_times(z)  # whatever it keeps of all rows must not be taken for a part's
+        edges = [n * t // count for t in range(count + 1)]
+        for start, stop in itertools.pairwise(edges):
+            part, rows = data.part(start, stop), case.explicit[start:stop]
+            assert part.shape == rows.shape
+            for _ in range(2):  # its rows are kept
+                close(part.gram_times(z), rows.T @ (rows @ z))
+            close(part.gram(), rows.T @ rows)
+            close(part.times(z, weighted=True), rows @ z)
+            close(part.total(), np.sum(rows**2))
+            assert part.mass == pytest.approx(case.mass * (stop - start) / n)
+        close(data.gram_times(z), case.explicit.T @ (case.explicit @ z))
+
+
+def test_parts_in_their_order_are_read_once():
+    class Read(ArraySource):
+        times = 0
+
+        def blocks(self):
+            Read.times += 1
+            return super().blocks()
+
+    rng = np.random.default_rng(0)
+    data = Prepared(Read(rng.standard_normal((5000, 4))), {"mean": np.zeros(4)})
+    before = Read.times
+    for start in range(0, 5000, 1000):
+        part = data.part(start, start + 1000)
+        part.gram_times(np.eye(4))
+        part.gram_times(np.eye(4))
+    assert Read.times == before + 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_a_part_are_clipped_as_among_all(weighted):
+    rng, bounds = np.random.default_rng(1), RowBounds(norm=1.0)
+    source = ArraySource(3 * rng.standard_normal((40, 4)))
+    source.weights = rng.random(40) if weighted else None
+    data = Prepared(source, {"mean": np.full(4, 0.3)}, bounds=bounds)
+    whole = np.concatenate([dense(block) for block in data.blocks()])
+    assert np.linalg.norm(whole, axis=1).max() <= 1.0
+    for start, stop in [(0, 7), (7, 20), (20, 40)]:
+        part = data.part(start, stop)
+        close(part.gram(), whole[start:stop].T @ whole[start:stop])
+        close(np.concatenate([dense(block) for block in part.blocks()]), whole[start:stop])
+        assert part.bounds is bounds
+
+
+def test_a_part_may_be_empty_and_of_no_rows():
+    data = Prepared(ArraySource(np.ones((5, 3))), {"mean": np.zeros(3)})
+    for part in (data.part(2, 2), Prepared(ArraySource(np.ones((0, 3))), {}).part(0, 0)):
+        assert part.shape == (0, 3)
+        np.testing.assert_array_equal(part.gram_times(np.eye(3)), np.zeros((3, 3)))
+        assert part.mass == 0.0
+
+
+def test_shares_of_a_symmetric_matrix_have_no_parts():
+    with pytest.raises(DataError, match="no rows to take some of; take a solver of whole shares"):
+        Prepared(SymmetricSource(np.eye(3)), {}).part(0, 2)
