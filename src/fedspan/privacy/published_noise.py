@@ -84,7 +84,8 @@ class PublishedNoise:
                 d, n = _triangle_side(shape[0]), self._n()
                 beta = n * published.mod_sulq_beta(epsilon, delta, d, n) * releases.neighbours.bound**2
                 return fixed_scale(beta, releases.sites), _off_diagonal(shape[0])
-        omega = rows * published.streaming_mod_sulq_omega(epsilon, delta, d, max(round(rows), 1))
+        n = max(round(rows), 1)  # twice the same: a site whose rows weigh less than one row adds no less noise
+        omega = n * published.streaming_mod_sulq_omega(epsilon, delta, d, n)
         return fixed_scale(omega * releases.neighbours.bound**2), 1.0
 
     def at_coordinator(self, question: Round, releases: Releases) -> float:
