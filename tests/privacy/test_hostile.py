@@ -12,12 +12,14 @@ import scipy.sparse
 from fedspan.data import Preparation, open_source
 from fedspan.data.arrays import ArraySource, SparseSource
 from fedspan.data.clip import RowBounds, bounded_sums
+from fedspan.data.prepared import Prepared
 from fedspan.data.source import SymmetricSource
-from fedspan.errors import FedspanError, FileError, PolicyError
+from fedspan.errors import BudgetExhausted, FedspanError, FileError, PolicyError
 from fedspan.privacy.gaussian import Bounds
 from fedspan.rounds import STEPS, Round, Step, answer
 from fedspan.sites import LEDGER, Terms, open_site
 from fedspan.solvers.mod_sulq import factor
+from fedspan.solvers.mod_sulq_stream import fold_block
 from fedspan.solvers.problem import multiply
 from tests.privacy.test_policy import DESCRIBE, D, ask, charges, opened, preparation, private, rows
 
@@ -245,3 +247,110 @@ def test_a_box_has_a_least_scale():
         RowBounds(low=np.array([-1.0, 0.0]), high=np.array([1.0, 10.0])).least_scale(2), [1e-3, 5e-3]
     )
     assert not RowBounds(norm=1.0).least_scale(3).any()
+
+
+# ---- blocks of rows --------------------------------------------------------------------------------------------
+
+
+def blocks_site(**terms):
+    site = opened(privacy=private(**{"n_public": True, **terms}))
+    ask(site, 0, "data.prepare", preparation())
+    return site
+
+
+def block_of(t, count, **more):
+    return {"slice": 2, "rank": 2, "merge": "tight", "block": t, "blocks": count, **more}
+
+
+BLOCKS = [True, False, 1.5, 1.0, -1, 4, 10**9, None, "1", [1], np.float64(1.0), np.int64(1), np.zeros(1), 4 + 10**30]
+
+
+@pytest.mark.parametrize("t", BLOCKS, ids=repr)
+def test_a_block_that_is_none_is_refused_before_a_row_is_touched_or_noise_drawn(t, monkeypatch, draws):
+    site = blocks_site()
+    monkeypatch.setattr(Prepared, "rows", None)
+    monkeypatch.setattr(Prepared, "part", None)
+    before = len(draws)
+    with pytest.raises(PolicyError, match=r"block .* of 4 is none; blocks are numbered from 0"):
+        ask(site, 1, fold_block, block_of(t, 4), parent=0)
+    assert (len(draws), charges(site)) == (before, [])
+    assert len(site.memory.versions) == 1
+
+
+@pytest.mark.parametrize("count", [0, -4, True, 4.0, None, "4", np.int64(4)], ids=repr)
+def test_a_number_of_blocks_that_is_none_is_refused(count, monkeypatch, draws):
+    site = blocks_site()
+    monkeypatch.setattr(Prepared, "part", None)
+    with pytest.raises(PolicyError, match="is none"):
+        ask(site, 1, fold_block, block_of(0, count), parent=0)
+    assert (len(draws), charges(site)) == (0, [])
+
+
+@pytest.mark.parametrize("count", [3, 10**18, 2**63, 10**31])
+def test_a_block_is_charged_again_whatever_its_number_looks_like(count):
+    """SQLite reads integers beyond its own as fractions: such a block was charged twice within one budget once."""
+    site = blocks_site()
+    row = count // 3 + 1
+    ask(site, 1, fold_block, block_of(row, count), parent=0)
+    with pytest.raises(BudgetExhausted, match="but 0 of the run's limit"):
+        ask(site, 2, fold_block, block_of(row, count), parent=1)
+    ledger = site.policy.releases.ledger
+    assert (len(charges(site)), ledger.spent()) == (1, pytest.approx(site.policy.releases.limit))
+    ask(site, 3, fold_block, block_of(0, count), parent=1)  # other rows
+    assert ledger.spent() == pytest.approx(site.policy.releases.limit)
+
+
+NEIGHBOURS = {
+    "row": {"n_public": False},
+    "entry": {"neighbours": "entry", "row_norm": None},
+    "ppm-12": {"neighbours": "ppm-12", "row_norm": None},
+    "site": {"neighbours": "site", "row_norm": None, "site_norm": 1.0},
+}
+
+
+@pytest.mark.parametrize("relation", NEIGHBOURS)
+def test_blocks_side_by_side_are_for_neighbours_that_replace_a_row(relation, draws):
+    """A row more or less moves all blocks after it; a change of entries or of a site may be in all of them."""
+    site = opened(privacy=private(**NEIGHBOURS[relation]))
+    ask(site, 0, "data.prepare", preparation())
+    before = len(draws)
+    with pytest.raises(PolicyError, match=rf"not with neighbours = '{relation}'; state n_public = true"):
+        ask(site, 1, fold_block, block_of(0, 4), parent=0)
+    assert (len(draws), charges(site)) == (before, [])
+
+
+@pytest.mark.parametrize("trust", ["distributed", "central"])
+def test_blocks_need_the_whole_noise_at_the_site(trust):
+    site = blocks_site(trust=trust)
+    with pytest.raises(PolicyError, match="set trust to local"):
+        ask(site, 1, fold_block, block_of(0, 4), parent=0)
+
+
+def test_one_row_moves_the_slices_of_one_block_by_no_more_than_declared(monkeypatch):
+    """Before noise: all slices of all blocks, of two data sets that differ in one row."""
+    seen, data = [], rows(40)
+    for change in (0.0, -30.0):
+        data[13] += change
+        site, slices = opened(data.copy(), private(n_public=True)), []
+        noising = lambda *_, kept=slices: lambda piece: kept.append(piece.copy()) or piece  # noqa: E731
+        monkeypatch.setattr(type(site.policy), "noising", noising)
+        ask(site, 0, "data.prepare", preparation())
+        for t in range(4):
+            ask(site, t + 1, fold_block, block_of(t, 4), parent=t)
+        seen.append(slices)
+    moved = [np.linalg.norm(one - other) for one, other in zip(*seen, strict=True)]
+    site.policy.releases.bounds = site.data.bounds
+    assert [size > 0 for size in moved] == [False, False, True, True, False, False, False, False]
+    assert np.linalg.norm(moved) <= site.policy.releases.neighbours.gram() * (1 + 2**-10)
+
+
+def test_another_preparation_in_between_costs_again():
+    """The same block through other columns is another release of the same rows."""
+    site = named(rows(d=3), n_public=True)
+    ask(site, 0, "data.prepare", preparation(3, columns=list(NAMES), privacy={"releases": 2}))
+    ask(site, 1, fold_block, block_of(1, 4), parent=0)
+    ask(site, 2, "data.prepare", preparation(2, columns=list(NAMES[:2]), privacy={"releases": 2}), parent=0)
+    ask(site, 3, fold_block, block_of(1, 4), parent=2)
+    assert site.policy.releases.ledger.spent() == pytest.approx(site.policy.releases.limit)
+    with pytest.raises(BudgetExhausted):
+        ask(site, 4, fold_block, block_of(1, 4), parent=3)

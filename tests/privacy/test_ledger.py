@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fedspan.errors import BudgetExhausted, ConfigurationError, FileError
-from fedspan.privacy.ledger import Charge, Ledger
+from fedspan.privacy.ledger import Charge, Ledger, composed
 from tests.privacy import ledger_worker as worker
 
 KEY: dict[str, Any] = {"run": "a", "round": 1, "question": "5f", "step": "gram.multiply", "release": "product"}
@@ -108,6 +108,84 @@ def test_a_charge_that_cannot_be_kept_is_refused(ledger: Ledger, wrong: dict[str
     assert ledger.charges() == []
 
 
+# ------------------------------------------------------------------------------- parts of a partition
+
+
+def part(name: str, of: str = "blocks of 3") -> dict[str, Any]:
+    return {"disjoint": [of, name]}
+
+
+def test_releases_about_disjoint_rows_cost_what_the_dearest_part_costs(ledger: Ledger) -> None:
+    for i, (name, cost) in enumerate([("0", 0.25), ("1", 0.5), ("2", 0.125), ("0", 0.125)]):
+        assert ledger.charge(**{**KEY, "round": i}, cost=cost, detail=part(name), limit=1.0)
+    assert ledger.spent() == ledger.spent("a") == 0.5
+    ledger.charge(**{**KEY, "round": 4}, cost=0.25, detail=part("0"))  # 0.25 + 0.125 + 0.25 is the dearest now
+    assert ledger.spent() == 0.625
+    assert len(ledger.charges()) == 5
+    assert ledger.export()["spent"] == composed(ledger.charges()) == 0.625
+
+
+def test_all_rows_other_partitions_and_other_runs_add_up(ledger: Ledger) -> None:
+    charges = [("a", 0.25, part("0")), ("a", 0.125, part("1")), ("a", 0.125, part("0", "blocks of 2")),
+               ("a", 0.0625, None), ("b", 0.25, part("0")), ("b", 0.25, part("2"))]  # fmt: skip
+    for i, (run, cost, detail) in enumerate(charges):
+        ledger.charge(**{**KEY, "run": run, "round": i}, cost=cost, detail=detail)
+    assert ledger.spent("a") == 0.25 + 0.125 + 0.0625
+    assert ledger.spent("b") == 0.25
+    assert ledger.spent() == 0.6875  # two runs see the same rows: their parts are not disjoint of each other
+    assert ledger.export()["runs"] == {"a": 0.4375, "b": 0.25}
+
+
+def test_a_part_is_charged_up_to_the_bound_however_much_the_others_cost(ledger: Ledger) -> None:
+    for i, name in enumerate("012"):
+        ledger.charge(**{**KEY, "round": i}, cost=0.75, detail=part(name), limit=0.75)
+    for bound, text in [(0.75, "but 0 of the run's limit"), (None, "but 0.25 of the budget")]:
+        with pytest.raises(BudgetExhausted, match=text):
+            ledger.charge(**{**KEY, "round": 3}, cost=0.5, detail=part("1"), limit=bound)
+    with pytest.raises(BudgetExhausted, match=r"but 0\.25 of the budget"):
+        ledger.charge(**{**KEY, "round": 3}, cost=0.5, detail=part("0", "blocks of 2"))
+    with pytest.raises(BudgetExhausted, match=r"but 0\.25 of the budget"):
+        ledger.charge(**{**KEY, "round": 3}, cost=0.5)
+    assert ledger.spent() == 0.75
+    assert ledger.charge(**{**KEY, "round": 3}, cost=1.0, detail=part("9"))  # within the budget: a part of its own
+    assert ledger.spent() == 1.0
+
+
+@pytest.mark.parametrize(
+    "given", [[], ["p"], ["p", 1], ["p", True], ["p", None], [1, "0"], ["p", "0", "1"], "p0", {"p": "0"}, 3]
+)
+def test_a_part_is_two_texts(ledger: Ledger, given: Any) -> None:
+    """What Python and SQLite would print alike, or a part could be charged twice as two."""
+    with pytest.raises(ConfigurationError, match='"disjoint" is a partition and a part, two texts; got'):
+        ledger.charge(**KEY, cost=0.1, detail={"disjoint": given})
+    assert ledger.charges() == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(1, 8), st.sampled_from("pq-"), st.sampled_from(["0", "1", 'é"x'])),
+        max_size=12,
+    )
+)
+def test_the_file_says_what_the_charges_say(charges: list[tuple[str, int, str, str]]) -> None:
+    """By hand: of each run and partition the largest part, and all that is about no part."""
+    with Ledger() as ledger:
+        expected = dict.fromkeys("ab", 0.0)
+        parts: dict[tuple[str, str, str], float] = {}
+        for i, (run, eighths, partition, name) in enumerate(charges):
+            detail = None if partition == "-" else part(name, partition)
+            ledger.charge(**{**KEY, "run": run, "round": i}, cost=eighths / 8, detail=detail)
+            if partition == "-":
+                expected[run] += eighths / 8
+            else:
+                parts[run, partition, name] = parts.get((run, partition, name), 0.0) + eighths / 8
+        for run in "ab":
+            for partition in "pq":
+                expected[run] += max((v for (r, p, _), v in parts.items() if (r, p) == (run, partition)), default=0.0)
+            assert ledger.spent(run) == expected[run]
+        assert ledger.spent() == composed(ledger.charges()) == sum(expected.values())
+
+
 # -------------------------------------------------------------------------------- limits and budgets
 
 
@@ -150,8 +228,8 @@ def test_the_file_keeps_the_budget_takes_a_smaller_and_refuses_a_larger(path: Pa
     with Ledger(path) as ledger:
         assert ledger.budget is None
         ledger.charge(**KEY, cost=5.0)
-    for given, kept in [(2.0, 2.0), (None, 2.0), (2.0 * (1 + 1e-12), 2.0), (1.0, 1.0)]:
-        with Ledger(path, budget=given) as ledger:
+    for asked, kept in [(2.0, 2.0), (None, 2.0), (2.0 * (1 + 1e-12), 2.0), (1.0, 1.0)]:
+        with Ledger(path, budget=asked) as ledger:
             assert ledger.budget == kept
     with pytest.raises(ConfigurationError, match="raise_budget"):
         Ledger(path, budget=2.0)

@@ -80,19 +80,6 @@ def sigma(site, part="product"):
     return charges(site)[-1].detail[part]["sigma"]
 
 
-@pytest.fixture
-def draws(monkeypatch):
-    """Counts how often random bits are drawn."""
-    counted, plain = [], Stream.bits
-
-    def bits(self, *args):
-        counted.append(args)
-        return plain(self, *args)
-
-    monkeypatch.setattr(Stream, "bits", bits)
-    return counted
-
-
 # ---- how much noise --------------------------------------------------------------------------------------------
 
 
