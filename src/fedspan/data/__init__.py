@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedspan.data import partition
 from fedspan.data.arrays import ArraySource, SparseSource
 from fedspan.data.csv import CsvSource
+from fedspan.data.jsonl import JsonlSource
 from fedspan.data.open import open_source
 from fedspan.data.optional import parquet_module
 from fedspan.data.preprocess import Facts, Preparation
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fedspan.data.parquet import ParquetSource
 
 __all__ = [
-    "ArraySource", "CsvSource", "Facts", "ParquetSource", "Preparation", "Source", "SparseSource",
+    "ArraySource", "CsvSource", "Facts", "JsonlSource", "ParquetSource", "Preparation", "Source", "SparseSource",
     "SymmetricSource", "from_triples", "open_source", "partition", "read_triples",
 ]  # fmt: skip
 
