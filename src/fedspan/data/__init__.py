@@ -1,6 +1,7 @@
 """A site's rows: sources of every kind, partitions into sites, and the federated preparation of data.
 
-`open_source` opens whatever holds rows; `Preparation` says how the sites' rows become one matrix.
+`open_source` opens whatever holds rows, `follow` what still grows; `Preparation` says how the sites' rows become one
+matrix.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from fedspan.data.open import open_source
 from fedspan.data.optional import parquet_module
 from fedspan.data.preprocess import Facts, Preparation
 from fedspan.data.source import Source, SymmetricSource
+from fedspan.data.tail import Tail, follow
 from fedspan.data.triples import from_triples, read_triples
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArraySource", "CsvSource", "Facts", "JsonlSource", "ParquetSource", "Preparation", "Source", "SparseSource",
-    "SymmetricSource", "from_triples", "open_source", "partition", "read_triples",
+    "SymmetricSource", "Tail", "follow", "from_triples", "open_source", "partition", "read_triples",
 ]  # fmt: skip
 
 
