@@ -19,6 +19,10 @@ import scipy.linalg
 import fedspan
 from fedspan import StreamingPCA
 from fedspan.cli import stream_site
+from fedspan.cli.stream_merge import Merging
+from fedspan.cli.stream_rows import Columns
+from fedspan.cli.stream_site import SiteStream
+from fedspan.cli.stream_view import figures_of
 from fedspan.encoding import decode, encode
 from fedspan.linalg import Summary
 from fedspan.published import Published
@@ -319,9 +323,44 @@ def test_summaries_that_are_not_this_studys_are_named_once_and_left_out(study: S
     assert "left out" in invoke("stream", study.file, "--once", "--resume").stdout
 
 
-def test_an_older_summary_does_not_replace_a_newer_one(study: Study) -> None:
-    from fedspan.cli.stream_merge import Merging
+def test_what_is_left_out_is_said_once(study: Study) -> None:
+    study.run("--once", "--no-merge")
+    said: list[str] = []
+    merging = Merging(load_stream(study.file), study.out, said.append)
+    mine = study.published("turin")
+    Published("oslo", 1, "f" * 64, mine.columns, mine.summary).write(study.out / "summaries" / "oslo.summary")
+    for seq in (5, 6, 7):
+        assert merging.look()
+        Published("turin", seq, mine.study, mine.columns, mine.summary).write(study.out / "summaries" / "turin.summary")
+    assert len(said) == 1
+    Published("oslo", 2, mine.study, mine.columns, mine.summary).write(study.out / "summaries" / "oslo.summary")
+    assert merging.look()
+    assert (merging.rows, merging.left_out) == ({"oslo": 300, "turin": 300}, {})
 
+
+def test_a_problem_is_said_once_and_goes_away_when_it_is_mended(tmp_path: Path, study: Study) -> None:
+    said: list[str] = []
+    site = SiteStream("turin", load_stream(study.file), Columns(), study.out, said.append, resume=False)
+    assert site.step()
+    content = (tmp_path / "turin.csv").read_text()
+    (tmp_path / "turin.csv").write_text("age\n")
+    assert [site.step(), site.step()] == [False, False]
+    assert len(said) == 1
+    assert site.problem is not None
+    (tmp_path / "turin.csv").write_text(content + as_csv(ROWS[300:310]))
+    assert site.step()
+    assert site.problem is None
+    assert figures_of(site)["rows"] == 310
+
+
+def test_a_summary_that_was_not_written_with_its_state_is_written_when_it_goes_on(study: Study) -> None:
+    study.run("--once")
+    (study.out / "summaries" / "turin.summary").unlink()
+    study.run("--once", "--resume")
+    assert study.published("turin").summary.rows == 300
+
+
+def test_an_older_summary_does_not_replace_a_newer_one(study: Study) -> None:
     study.run("--once", "--no-merge")
     said: list[str] = []
     merging = Merging(load_stream(study.file), study.out, said.append)
@@ -463,7 +502,10 @@ def wait_for(process: subprocess.Popen[str], text: str) -> None:
 def test_kill_and_resume(tmp_path: Path, study: Study) -> None:
     file = tmp_path / "turin.csv"
     with following(study) as process:
-        wait_for(process, "turin: 300 rows")
+        wait_for(process, "merged: 300 rows of 1 site, rank 2")
+        mine = study.published("turin")
+        Published("oslo", 1, mine.study, mine.columns, mine.summary).write(study.out / "summaries" / "oslo.summary")
+        wait_for(process, "merged: 600 rows of 2 sites, rank 2")  # whoever put it there
         with file.open("a") as grows:
             grows.write(as_csv(ROWS[300:333]) + "1,2")  # half a line
         wait_for(process, "turin: 333 rows")

@@ -50,9 +50,9 @@ def test_a_terminal_gets_a_live_line(
     with Live(console=Console(file=file, force_terminal=True, width=100), auto_refresh=False) as live:
         view = View(live)
         view.begin([site])
-        view.tick([site])
+        view.tick([site], None)
         site.step()
-        view.tick([site])
+        view.tick([site], None)
         view.published(site)
     lines = [line for line in file.getvalue().splitlines() if "turin" in line]
     assert len(lines) > 1
@@ -68,7 +68,7 @@ def test_elsewhere_a_line_is_written_when_a_site_publishes(
     view = View(None)
     view.begin([site])
     site.step()
-    view.tick([site])
+    view.tick([site], None)
     view.published(site)
     err = capsys.readouterr().err
     assert err.startswith("turin: 90 rows, ")

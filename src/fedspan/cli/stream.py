@@ -142,16 +142,14 @@ class _Run:
             new = {site.name: site.step() for site in following}
             following = [site for site in following if new[site.name] or not _is_over(site, once)]
             published = [site for site in self._sites if self._publish_if_due(site)]
-            if self._merging is not None and (published or time.monotonic() - self._looked >= self._every):
-                self._looked = time.monotonic()
-                self._merging.look()
-            self._view.tick(self._sites)
+            if published or time.monotonic() - self._looked >= self._every:
+                self._merge()
+            self._view.tick(self._sites, self._merging)
             if not any(new.values()) and following:
                 asked.wait(POLL)
         for site in self._sites:
             self._publish(site)
-        if self._merging is not None:
-            self._merging.look()
+        self._merge()
 
     def _publish_if_due(self, site: SiteStream) -> bool:
         since, read = self._since[site.name]
@@ -166,6 +164,11 @@ class _Run:
         site.publish()
         self._view.published(site)
         return True
+
+    def _merge(self) -> None:
+        self._looked = time.monotonic()
+        if self._merging is not None and self._merging.look():
+            self._view.merged(self._merging)
 
     def summary(self) -> dict[str, Any]:
         """Return what came of it, for machines."""

@@ -13,7 +13,8 @@ import numpy as np
 from rich.live import Live
 from rich.table import Table
 
-from fedspan.cli.output import console, note, plain_table
+from fedspan.cli.output import console, counted, note, plain_table
+from fedspan.cli.stream_merge import Merging
 from fedspan.cli.stream_site import SiteStream
 
 _REFRESH = 0.25  # seconds
@@ -48,14 +49,14 @@ class View:
         """Count the rows of these sites from now on."""
         self._rates = {site.name: (time.monotonic(), site.read, 0.0) for site in sites}
 
-    def tick(self, sites: Sequence[SiteStream]) -> None:
+    def tick(self, sites: Sequence[SiteStream], merging: Merging | None) -> None:
         """Show the sites as they are, on a terminal and not too often."""
         if self._live is not None and time.monotonic() - self._shown >= _REFRESH:
             self._shown = time.monotonic()
-            self._live.update(self.table(sites), refresh=True)
+            self._live.update(self.table(sites, merging), refresh=True)
 
-    def table(self, sites: Sequence[SiteStream]) -> Table:
-        """Return a line for each site."""
+    def table(self, sites: Sequence[SiteStream], merging: Merging | None) -> Table:
+        """Return a line for each site, and one for what they come to."""
         table = plain_table("site", "rows/s", "rows", "rank", "captured", "drift", "left out")
         for site in sites:
             figures = figures_of(site, with_held=False)
@@ -63,6 +64,10 @@ class View:
             table.add_row(
                 site.name, f"{self._rate(site):,.0f}", f"{site.read:,}", *_shown(figures), f"{out:,}" if out else ""
             )
+        if merging is not None and merging.model is not None:
+            figures = merging.summary()
+            rank, share = str(merging.model.n_components_), f"{sum(figures['explained_variance_ratio']):.1%}"
+            table.add_row("merged", "", f"{figures['rows']:,}", rank, share, "", "")
         return table
 
     def published(self, site: SiteStream) -> None:
@@ -72,6 +77,15 @@ class View:
             note(
                 f"{site.name}: {site.read:,} rows, {self._rate(site):,.0f} rows/s, rank {rank}, captured {captured}, "
                 f"drift {drift}"
+            )
+
+    def merged(self, merging: Merging) -> None:
+        """Say what the sites come to, where there is no live line."""
+        figures = merging.summary()
+        if self._live is None and figures["model"] is not None:
+            note(
+                f"merged: {figures['rows']:,} rows of {counted(len(figures['sites']), 'site')}, rank "
+                f"{figures['n_components']}, captured {sum(figures['explained_variance_ratio']):.1%}"
             )
 
     def _rate(self, site: SiteStream) -> float:
