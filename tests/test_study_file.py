@@ -133,7 +133,7 @@ def test_n_components_is_a_number_a_share_or_auto(tmp_path: Path, wanted: str) -
         (SITES + "[data]\nnormalise = 'degree'\n", 'normalise is for estimator = "svd"'),
         (SITES + "[data]\nscale = true\n[solve]\nestimator = 'svd'\n", r'scale = true is for estimator = "pca"'),
         (SITES + "[solve]\nestimator = 'pac'\n", r"no estimator 'pac'; did you mean 'pca'\?"),
-        (SITES + "[solve]\nestimator = 'streaming'\n", "not available in this version"),
+        (SITES + "[solve]\nestimator = 'streaming'\n", r"run this study with fedspan stream STUDY --once"),
         (SITES + "[solve]\nestimator = 'representation'\n", "not available in this version"),
         (SITES + "[solve]\nn_components = 0\n", "n_components = 0: expected a whole number, a fraction"),
         (SITES + "[solve]\nn_components = 1.5\n", "n_components = 1.5: expected"),

@@ -60,6 +60,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 """The keys of each table; [sites] has one for each site."""
 SITE_KEYS = ("path", "weight", "drop", *LAYOUT)
+STREAM_KEYS = ("path", "weight", "drop", "missing", *(key for key in LAYOUT if key != "triples"))
+"""The keys of a site whose rows come as a stream."""
 _HOMES = {key: f"[{table}]" for table, keys in KEYS.items() for key in keys}
 _LATER = "is not available in this version of fedspan"
 
@@ -77,6 +79,8 @@ class SiteEntry:
     triples: dict[str, Any] | None = None
     """The options of `read_triples`, where the file holds triples."""
     drop: tuple[str, ...] = ()
+    missing: str | None = None
+    """In a stream, what to do with gaps where it is not what [data] says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +124,7 @@ class StudyFile:
         return [name for name in names if getattr(self, name) != getattr(before, name)]
 
     def _open(self, name: str, site: SiteEntry) -> Source:
-        with _prefixed(f"site {name!r}: "):
+        with prefixed(f"site {name!r}: "):
             return open_source(
                 site.path, drop=(*self.drop, *site.drop), strict_drop=False, site_weight=site.weight,
                 delimiter=site.delimiter, decimal=site.decimal, header=site.header, triples=site.triples,
@@ -151,25 +155,39 @@ def load_study(path: str | Path) -> StudyFile:
     >>> study.name, study.n_components, sorted(study.sites)
     ('study', 3, ['berlin'])
     """
-    path = Path(path)
+    return parse_study(content_of(Path(path)), Path(path))
+
+
+def content_of(path: Path) -> bytes:
+    """Return what a study file holds."""
     if not path.is_file():
         beside = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         hint = nearest(path.name, beside) if beside else "write one, or see one made by `fedspan demo`"
         raise ConfigurationError(f"there is no study file {path}; {hint}")
     try:
-        return parse_study(path.read_bytes(), path)
+        return path.read_bytes()
     except OSError as cause:
         raise ConfigurationError(f"{path}: the study file cannot be read ({cause.strerror})") from cause
 
 
 def parse_study(content: bytes, path: Path) -> StudyFile:
     """Check the content of a study file that stands, or stood, at ``path``."""
-    with _prefixed(f"{path}: "):
-        try:
-            raw = tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows write a mark in front
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
-            raise ConfigurationError(f"this is not valid TOML: {cause}") from cause
-        return _study_of(raw, path)
+    with prefixed(f"{path}: "):
+        return _study_of(raw_study(content), path)
+
+
+def raw_study(content: bytes) -> dict[str, Any]:
+    """Return the tables of a study file, not checked."""
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows write a mark in front
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+        raise ConfigurationError(f"this is not valid TOML: {cause}") from cause
+
+
+def tables_of(raw: dict[str, Any]) -> tuple[Table, dict[str, Table]]:
+    """Return the keys at the top of a study file, and each table by its name; an unknown key is refused."""
+    top = Table(raw, "the top of the file", ("name", "sites", *KEYS), _HOMES)
+    return top, {name: Table(raw.get(name, {}), f"[{name}]", keys, _HOMES) for name, keys in KEYS.items()}
 
 
 def column_names(site: SiteEntry) -> list[str] | None:
@@ -195,20 +213,17 @@ def column_names(site: SiteEntry) -> list[str] | None:
 
 
 def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
-    top = Table(raw, "the top of the file", ("name", "sites", *KEYS), _HOMES)
-    tables = {name: Table(raw.get(name, {}), f"[{name}]", keys, _HOMES) for name, keys in KEYS.items()}
+    top, tables = tables_of(raw)
     data, solve, run, base = tables["data"], tables["solve"], tables["run"], path.parent
     estimator = _estimator(solve)
     if run.get("secure", FLAG, False):
         raise ConfigurationError(f"[run] secure = true {_LATER}; set it to false")
-    seed, engine = run.get("seed", WHOLE, 0), run.get("engine", TEXT, "in-process")
-    if seed < 0:
-        raise ConfigurationError(f"[run] seed = {seed}: expected a whole number, 0 or more")
+    engine = run.get("engine", TEXT, "in-process")
     record = run.get("record", TEXT, "rounds")
-    with _prefixed("[run] "):
+    with prefixed("[run] "):
         get_engine(engine)
         check_record(record)
-    sites = _sites(raw, data, base)
+    sites = sites_of(raw, data, base)
     return StudyFile(
         path=path,
         name=top.get("name", TEXT, path.stem),
@@ -216,30 +231,40 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         drop=tuple(data.get("drop", NAMES, ())),
         preparation=_preparation(data, estimator),
         estimator=estimator,
-        n_components=_rank(solve),
+        n_components=rank_of(solve),
         solver=_solver(solve, private="privacy" in raw),
         cohort=_cohort(tables["participation"], sites),
         engine=engine,
-        seed=seed,
+        seed=seed_of(run),
         folder=base / run.get("folder", TEXT, "runs"),
         record=record,
         privacy=_privacy(tables["privacy"]) if "privacy" in raw else None,
     )
 
 
-def _sites(raw: dict[str, Any], data: Table, base: Path) -> dict[str, SiteEntry]:
+def seed_of(run: Table) -> int:
+    """Return the seed that [run] names."""
+    seed: int = run.get("seed", WHOLE, 0)
+    if seed < 0:
+        raise ConfigurationError(f"[run] seed = {seed}: expected a whole number, 0 or more")
+    return seed
+
+
+def sites_of(raw: dict[str, Any], data: Table, base: Path, *, streams: bool = False) -> dict[str, SiteEntry]:
+    """Return the sites of [sites] by name; ``streams`` may be read from standard input."""
     if not raw.get("sites"):
         raise ConfigurationError('[sites] is missing: name each site and its file, as in berlin = "berlin.csv"')
     entries = Table(raw["sites"], "[sites]", raw["sites"])
     either = Kind("a path in quotes, or a table with a path", lambda v: isinstance(v, str | dict))
     shared = _layout(data, "[data]")
-    return {name: _site(name, entries.get(name, either), shared, base) for name in sorted(raw["sites"])}
+    return {name: _site(name, entries.get(name, either), shared, base, streams) for name in sorted(raw["sites"])}
 
 
-def _site(name: str, given: str | dict[str, Any], shared: dict[str, Any], base: Path) -> SiteEntry:
+def _site(name: str, given: str | dict[str, Any], shared: dict[str, Any], base: Path, streams: bool) -> SiteEntry:
     if not re.fullmatch(r"[^./\\\0][^/\\\0]*", name):  # each site keeps its memory in a folder of its name
         raise ConfigurationError(f"[sites] {name!r}: a site's name has no slash and no dot in front")
-    table = Table({"path": given} if isinstance(given, str) else given, f"[sites.{name}]", SITE_KEYS)
+    keys = STREAM_KEYS if streams else SITE_KEYS
+    table = Table({"path": given} if isinstance(given, str) else given, f"[sites.{name}]", keys)
     path = table.get("path", TEXT)
     if not path:
         raise ConfigurationError(f'[sites.{name}] has no path; write  path = "{name}.csv"')
@@ -249,7 +274,10 @@ def _site(name: str, given: str | dict[str, Any], shared: dict[str, Any], base: 
     layout = {**shared, **_layout(table, f"[sites.{name}]")}
     if layout.get("triples") is not None and layout.get("header") is False:
         raise ConfigurationError(f"[sites.{name}] triples are found by the names of their columns: leave out header")
-    return SiteEntry(path=base / path, weight=weight, drop=tuple(table.get("drop", NAMES, ())), **layout)
+    return SiteEntry(
+        path=Path("-") if streams and path == "-" else base / path, weight=weight,
+        drop=tuple(table.get("drop", NAMES, ())), missing=table.get("missing", TEXT), **layout,
+    )  # fmt: skip
 
 
 def _layout(table: Table, where: str) -> dict[str, Any]:
@@ -273,7 +301,12 @@ def _triples(given: bool | dict[str, Any], where: str) -> dict[str, Any] | None:
 
 def _estimator(solve: Table) -> str:
     estimator: str = solve.get("estimator", TEXT, "pca")
-    if estimator in ("streaming", "representation"):
+    if estimator == "streaming":
+        raise ConfigurationError(
+            '[solve] estimator = "streaming" reads its inputs as they grow, in no rounds: run this study with '
+            "fedspan stream STUDY --once (without --once it goes on until it is stopped)"
+        )
+    if estimator == "representation":
         raise ConfigurationError(f'[solve] estimator = "{estimator}" {_LATER}; take "pca" or "svd"')
     if estimator not in ("pca", "svd"):
         raise ConfigurationError(f"[solve] there is no estimator {estimator!r}; {nearest(estimator, ('pca', 'svd'))}")
@@ -291,11 +324,12 @@ def _preparation(data: Table, estimator: str) -> Preparation:
                 )
     elif "normalise" in given:
         raise ConfigurationError('[data] normalise is for estimator = "svd"; set that, or leave this out')
-    with _prefixed("[data] "):
+    with prefixed("[data] "):
         return Preparation(**given)
 
 
-def _rank(solve: Table) -> int | float | str:
+def rank_of(solve: Table) -> int | float | str:
+    """Return how many components [solve] asks for."""
     wanted: int | float | str = solve.get("n_components", RANK, 10)
     if not isinstance(wanted, str) and not (0 < wanted < 1 or (WHOLE.fits(wanted) and wanted >= 1)):
         raise ConfigurationError(f"[solve] n_components = {wanted}: expected {RANK.words}")
@@ -310,14 +344,14 @@ def _solver(solve: Table, *, private: bool) -> str | Solver:
         if settings:
             raise ConfigurationError('[solve.settings] belong to a solver, and solver = "auto" names none')
         return name
-    with _prefixed("[solve] "):
+    with prefixed("[solve] "):
         make(name)
     if private and not settings:
         return name
     hints = get_type_hints(SOLVERS[name])
     for key in settings.keys() & hints.keys():
         settings[key] = as_hinted(f"[solve.settings] {key}", settings[key], hints[key])
-    with _prefixed("[solve.settings] "):
+    with prefixed("[solve.settings] "):
         return make(name, **settings)
 
 
@@ -328,7 +362,7 @@ def _cohort(table: Table, sites: Mapping[str, SiteEntry]) -> Cohort:
             raise ConfigurationError(f"[participation] only: there is no site {name!r}; {nearest(name, sites)}")
     if "only" in given:
         given["only"] = tuple(given["only"])
-    with _prefixed("[participation] "):
+    with prefixed("[participation] "):
         return Cohort(**given)
 
 
@@ -337,7 +371,7 @@ def _privacy(table: Table) -> GaussianPrivacy:
     for key in ("epsilon", "delta"):
         if key not in given:
             raise ConfigurationError(f"[privacy] {key} is missing: the guarantee is (epsilon, delta)")
-    with _prefixed("[privacy] "):
+    with prefixed("[privacy] "):
         if isinstance(given.get("row_norm"), dict):
             box = Table(given["row_norm"], "row_norm", ("low", "high"))
             if len(box.given({"low": RANGE, "high": RANGE})) < 2:
@@ -352,7 +386,7 @@ def _known_columns(drop: Collection[str], header: Collection[str], text: str) ->
 
 
 @contextmanager
-def _prefixed(text: str) -> Iterator[None]:
+def prefixed(text: str) -> Iterator[None]:
     """Put where it happened in front of fedspan's own errors."""
     try:
         yield

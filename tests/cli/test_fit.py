@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fedspan.data.csv
+import fedspan.data.text
 from fedspan import FederatedPCA, FederatedTruncatedSVD
 from fedspan.cli import fit
 from fedspan.errors import DataError, SiteError
@@ -460,7 +460,7 @@ def test_a_file_that_changes_during_the_run_is_named(federation: Federation, mon
         federation.write_site("lyon", federation.rows["lyon"][::-1][:9])
         return real(*arguments, **more)
 
-    monkeypatch.setattr(fedspan.data.csv, "CACHE_BYTES", 0)  # as for a file too large to keep
+    monkeypatch.setattr(fedspan.data.text, "CACHE_BYTES", 0)  # as for a file too large to keep
     monkeypatch.setattr(fit, "run", meddled)
     result = invoke("fit", federation.study)
     assert result.exit_code == 4

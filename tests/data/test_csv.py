@@ -150,7 +150,7 @@ def test_decimal_commas_that_were_not_announced(write):
 
 @pytest.mark.parametrize("bad", ["oops", "1_000", "0x10", "1,5", "--3"])
 def test_a_bad_value_far_down_is_named_with_its_line_and_column(write, monkeypatch, bad):
-    monkeypatch.setattr(module, "_TEXT_BYTES", 64)
+    monkeypatch.setattr("fedspan.data.text.TEXT_BYTES", 64)
     lines = ["a;b"] + ["1;2"] * 100
     lines[77] = f"1;{bad}"
     with pytest.raises(DataError, match=rf"site\.csv, line 78: column 'b' has '{bad}', which is not a number"):
@@ -226,10 +226,10 @@ def big_text(rows=400, gaps=True):
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_reading_again_gives_what_keeping_gives(write, monkeypatch, gaps):
-    monkeypatch.setattr(module, "_TEXT_BYTES", 1000)
+    monkeypatch.setattr("fedspan.data.text.TEXT_BYTES", 1000)
     kept = write(big_text(gaps=gaps))
     assert kept.pass_cost == 1
-    monkeypatch.setattr(module, "CACHE_BYTES", 100)
+    monkeypatch.setattr("fedspan.data.text.CACHE_BYTES", 100)
     again = write(big_text(gaps=gaps))
     assert again.pass_cost > 100
     assert again._blocks == []
@@ -240,7 +240,7 @@ def test_reading_again_gives_what_keeping_gives(write, monkeypatch, gaps):
 
 
 def test_a_file_that_changed_is_not_read_again(write, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CACHE_BYTES", 0)
+    monkeypatch.setattr("fedspan.data.text.CACHE_BYTES", 0)
     source = write("a,b\n1,2\n")
     (tmp_path / "site.csv").write_text("a,b\n1,2\n3,4\n")
     with pytest.raises(FileError, match="changed since it was opened"):
@@ -284,7 +284,7 @@ def test_what_the_csv_module_writes_is_read_back(tmp_path_factory, table, delimi
         writer.writerow(["a", "b", "text"])
         writer.writerows(table)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_TEXT_BYTES", block)
+        patch.setattr("fedspan.data.text.TEXT_BYTES", block)
         source = CsvSource(path, delimiter=delimiter, drop=["text"])
         expected = [[np.nan if v is None else v for v in row[:2]] for row in table]
         np.testing.assert_array_equal(rows_of(source), expected)

@@ -320,7 +320,7 @@ def test_negative_entries_have_no_degree():
 
 
 def test_a_file_that_goes_bad_between_rounds_names_the_site(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedspan.data.csv.CACHE_BYTES", 0)
+    monkeypatch.setattr("fedspan.data.text.CACHE_BYTES", 0)
     path = tmp_path / "oslo.csv"
     path.write_text("a,b\n1,2\n3,4\n")
     source = CsvSource(path)

@@ -130,7 +130,7 @@ def test_parquet(tmp_path, monkeypatch, batch):
 
 
 def test_csv_in_several_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedspan.data.csv._TEXT_BYTES", 20)
+    monkeypatch.setattr("fedspan.data.text.TEXT_BYTES", 20)
     np.testing.assert_array_equal(dense(read_triples(write_csv(tmp_path / "t.csv"))), EXPECTED)
 
 

@@ -13,22 +13,20 @@ from typing import Any
 import numpy as np
 
 from fedspan.data.arrays import kept_columns, not_numeric
-from fedspan.data.source import Block, Source
+from fedspan.data.text import TextSource, texts
 from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError, DataError, FileError
-
-CACHE_BYTES = 1 << 30
-"""A file whose numbers need no more than this is parsed once and kept, a larger one anew at each pass."""
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>")
 """What stands for a missing value, in upper or lower case."""
 
-_DELIMITERS = ("\t", ";", "|", ",")  # the comma last: it is also a decimal mark, and common in texts
-_TEXT_BYTES = 4 << 20  # text taken at a time
+DELIMITERS = ("\t", ";", "|", ",")  # the comma last: it is also a decimal mark, and common in texts
+"""What may separate fields where nothing is said."""
+
 _SWAP = str.maketrans(",.", ".,")  # a decimal comma becomes a point, and a point something that is no number
 
 
-class CsvSource(Source):
+class CsvSource(TextSource):
     """A CSV file in UTF-8, with a header row that names the columns.
 
     A file whose first row is all numbers has no header: its ``columns`` is None (``header`` says otherwise).
@@ -84,49 +82,27 @@ class CsvSource(Source):
         if names is not None:
             self._table.check_named(kept)
         self.columns = None if names is None else tuple(names[i] for i in kept)
-        self.dtype = np.dtype(np.float64)
+        self.path = self._table.path
         self._kept = list(range(self._table.width)) if names is None else kept
-        self._stamp = self._table.stamp()
-        self._blocks: list[Array] = []
-        rows, size = 0, 0
-        for block in self._parsed():
-            rows, size = rows + block.shape[0], size + block.nbytes
-            if size <= CACHE_BYTES:
-                self._blocks.append(block)
-            else:
-                self._blocks.clear()
-        self._is_kept = size <= CACHE_BYTES
-        self.shape = (rows, len(self._kept))
-        self.pass_cost = 1.0 if self._is_kept else 500.0
+        self.shape = (self.read_through(), len(self._kept))
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield blocks of rows, kept or parsed anew."""
-        if self._is_kept:
-            return iter(self._blocks)
-        if self._table.stamp() != self._stamp:
-            raise FileError(f"{self._table.path}: the file changed since it was opened; open it again")
-        return self._parsed()
-
-    def _parsed(self) -> Iterator[Array]:
+    def parsed(self) -> Iterator[Array]:
+        """Yield the rows in blocks, from the file."""
         for number, (line, text) in enumerate(self._table.texts()):
             block = self._table.numbers(text, line, self._kept, scout=number == 0)
             if block.shape[0]:
                 yield block
 
 
-class CsvTable:
-    """The layout of a CSV file (delimiter, decimal mark, column names) and its records, in blocks of text."""
+class CsvLayout:
+    """How CSV text is written (delimiter, decimal mark, column names), told by its first lines, and its records."""
 
-    def __init__(self, path: Path, *, delimiter: str | None, decimal: str, header: bool | None = None) -> None:
-        if decimal not in (".", ","):
-            raise ConfigurationError(f"decimal is '.' or ',', got {decimal!r}")
-        if delimiter is not None and (len(delimiter) != 1 or delimiter in (decimal, '"', "\n", "\r")):
-            raise ConfigurationError(
-                f"a delimiter is one character, not the decimal mark {decimal!r}; got {delimiter!r}"
-            )
-        self.path = path
+    def __init__(
+        self, where: str | Path, head: str, *, delimiter: str | None, decimal: str, header: bool | None = None
+    ) -> None:
+        check_marks(delimiter, decimal)
+        self.where = where
         self._comma = decimal == ","
-        head = next(_texts(path), (1, ""))[1]
         self.delimiter = _sniffed(head, decimal) if delimiter is None else delimiter
         edge = re.escape(self.delimiter)
         words = "|".join(map(re.escape, MISSING))
@@ -138,22 +114,22 @@ class CsvTable:
             if not header and _counts(first):
                 shown = self.delimiter.join(first[:4]) + (f"{self.delimiter}..." if self.width > 4 else "")
                 raise DataError(
-                    f"{path}: the first row counts the columns ({shown}), so it looks like a header, but it may be "
+                    f"{where}: the first row counts the columns ({shown}), so it looks like a header, but it may be "
                     "data too; say header = true (it names the columns) or header = false (it is a row of data)"
                 )
         self.names = [name.strip() for name in first] if header else None
-        self._skip = lines if header else 0
+        self.skip = lines if header else 0
 
     def _first_row(self, head: str) -> tuple[list[str], int]:
         """Return the first row that is not blank, and the lines of the file that end with it."""
         reader = csv.reader(head.split("\n"), delimiter=self.delimiter)
         try:
             for row in reader:
-                if not _blank(row):
+                if not blank(row):
                     return row, reader.line_num
         except csv.Error as cause:
-            raise FileError(f"{self.path}, line {reader.line_num}: not readable as CSV ({cause})") from cause
-        raise FileError(f"{self.path}: the file is empty; expected a header row and rows of numbers")
+            raise FileError(f"{self.where}, line {reader.line_num}: not readable as CSV ({cause})") from cause
+        raise FileError(f"{self.where}: the file is empty; expected a header row and rows of numbers")
 
     def check_named(self, kept: list[int]) -> None:
         """Refuse columns without a name among those that are kept."""
@@ -165,23 +141,10 @@ class CsvTable:
         given = [name for name in names if name]
         data = all(self.number(name) is not None for name in given)
         raise DataError(
-            f"{self.path}: {at} of {self.width} has no name in the header row, as where pandas wrote an index or lines "
-            'end with a delimiter; write the file with index=False, name the column, or leave it out with drop = [""]'
-            + ("; where the first row is data, say header = false" if data else "")
+            f"{self.where}: {at} of {self.width} has no name in the header row, as where pandas wrote an index or "
+            "lines end with a delimiter; write the file with index=False, name the column, or leave it out with "
+            'drop = [""]' + ("; where the first row is data, say header = false" if data else "")
         )
-
-    def stamp(self) -> tuple[int, int]:
-        """Return the size and time of the file, which tell whether it changed."""
-        found = self.path.stat()
-        return found.st_size, found.st_mtime_ns
-
-    def texts(self) -> Iterator[tuple[int, str]]:
-        """Yield the records below the header, in blocks of text, each with the number of its first line."""
-        for line, text in _texts(self.path):
-            if line == 1 and self._skip:
-                yield 1 + self._skip, "".join(text.split("\n", self._skip)[self._skip :])
-            else:
-                yield line, text
 
     def records(self, text: str, line: int) -> Iterator[tuple[int, list[str]]]:
         """Yield the records of a block with their line numbers; each has as many fields as the first row."""
@@ -189,16 +152,16 @@ class CsvTable:
         at = line
         try:
             for record in reader:
-                if not _blank(record) and len(record) != self.width:
+                if not blank(record) and len(record) != self.width:
                     raise FileError(
-                        f"{self.path}, line {at}: {len(record)} fields where the first row has {self.width}; "
+                        f"{self.where}, line {at}: {len(record)} fields where the first row has {self.width}; "
                         f"was the file cut short, or is {self.delimiter!r} not its delimiter?"
                     )
-                if not _blank(record):
+                if not blank(record):
                     yield at, record
                 at = line + reader.line_num
         except csv.Error as cause:
-            raise FileError(f"{self.path}, line {at}: not readable as CSV ({cause})") from cause
+            raise FileError(f"{self.where}, line {at}: not readable as CSV ({cause})") from cause
 
     def number(self, field: str) -> float | None:
         """Return a field's number: NaN where it is missing, None where it is neither."""
@@ -261,53 +224,52 @@ class CsvTable:
         columns = sorted(wrong)
         if scout and self.names is not None:
             values = [wrong[i][1] for i in columns]
-            text = str(not_numeric([self.names[i] for i in columns], f"{self.path}: ", values))
+            text = str(not_numeric([self.names[i] for i in columns], f"{self.where}: ", values))
         else:
             line, value = wrong[columns[0]]
             name = columns[0] + 1 if self.names is None else repr(self.names[columns[0]])
-            text = f"{self.path}, line {line}: column {name} has {value!r}, which is not a number"
+            text = f"{self.where}, line {line}: column {name} has {value!r}, which is not a number"
         if not self._comma and all(re.fullmatch(r"\s*-?\d+,\d+\s*", value) for _, value in wrong.values()):
             text += '; where the comma is the decimal mark, set decimal = ","'
         return DataError(text)
 
 
-def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield a file in blocks of whole records, each with the number of its first line."""
-    line = 1
-    try:
-        with path.open("rb") as file:
-            while lines := file.readlines(_TEXT_BYTES):
-                quotes = sum(entry.count(b'"') for entry in lines)
-                end = len(lines) + 10_000  # a quote that never closes must not swallow the file
-                while quotes % 2 and len(lines) < end and (more := file.readline()):
-                    lines.append(more)
-                    quotes += more.count(b'"')
-                yield line, _decoded(path, b"".join(lines), line)
-                line += len(lines)
-    except OSError as cause:
-        raise FileError(f"{path}: cannot be read ({cause.strerror})") from cause
+class CsvTable(CsvLayout):
+    """A CSV file: its layout, and its records in blocks of text."""
+
+    def __init__(self, path: Path, *, delimiter: str | None, decimal: str, header: bool | None = None) -> None:
+        head = next(texts(path), (1, ""))[1]
+        super().__init__(path, head, delimiter=delimiter, decimal=decimal, header=header)
+        self.path = path
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Yield the records below the header, in blocks of text, each with the number of its first line."""
+        for line, text in texts(self.path):
+            if line == 1 and self.skip:
+                yield 1 + self.skip, "".join(text.split("\n", self.skip)[self.skip :])
+            else:
+                yield line, text
 
 
-def _decoded(path: Path, block: bytes, line: int) -> str:
-    try:
-        text = block.decode("utf-8-sig" if line == 1 else "utf-8")  # spreadsheets write a mark in front
-    except UnicodeDecodeError as cause:
-        at = line + block.count(b"\n", 0, cause.start)
-        raise FileError(f"{path}, line {at}: this is not UTF-8 text ({cause.reason}); save the file as UTF-8") from None
-    return text.replace("\r\n", "\n")
+def check_marks(delimiter: str | None, decimal: str) -> None:
+    """Check how fields and decimals are said to be written."""
+    if decimal not in (".", ","):
+        raise ConfigurationError(f"decimal is '.' or ',', got {decimal!r}")
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in (decimal, '"', "\n", "\r")):
+        raise ConfigurationError(f"a delimiter is one character, not the decimal mark {decimal!r}; got {delimiter!r}")
 
 
 def _sniffed(head: str, decimal: str) -> str:
     """Return the delimiter: one that cuts all of the first rows into as many fields, at least two."""
-    for delimiter in _DELIMITERS:
+    for delimiter in DELIMITERS:
         if delimiter == decimal:
             continue
         with suppress(csv.Error):
-            rows = islice((r for r in csv.reader(head.split("\n"), delimiter=delimiter) if not _blank(r)), 20)
+            rows = islice((r for r in csv.reader(head.split("\n"), delimiter=delimiter) if not blank(r)), 20)
             widths = {len(row) for row in rows}
             if len(widths) == 1 and widths != {1}:
                 return delimiter
-    present = [d for d in _DELIMITERS if d != decimal and d in head.lstrip().partition("\n")[0]]
+    present = [d for d in DELIMITERS if d != decimal and d in head.lstrip().partition("\n")[0]]
     return present[0] if present else ";" if decimal == "," else ","
 
 
@@ -317,5 +279,6 @@ def _counts(row: list[str]) -> bool:
     return words[0] in ("0", "1") and words == [str(i) for i in range(int(words[0]), int(words[0]) + len(words))]
 
 
-def _blank(row: list[str]) -> bool:
+def blank(row: list[str]) -> bool:
+    """Whether a record is that of an empty line."""
     return not row or (len(row) == 1 and not row[0].strip())

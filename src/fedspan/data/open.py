@@ -21,6 +21,7 @@ from fedspan.data.arrays import (
     kept_columns,
 )
 from fedspan.data.csv import CsvSource
+from fedspan.data.jsonl import JsonlSource
 from fedspan.data.optional import parquet_module
 from fedspan.data.source import Source
 from fedspan.data.triples import from_triples, read_triples
@@ -29,7 +30,8 @@ from fedspan.errors import ConfigurationError, DataError, FileError, nearest
 
 TEXTS = (".csv", ".tsv", ".txt")
 PARQUETS = (".parquet", ".pq")
-SUFFIXES = (".npy", ".npz", *TEXTS, *PARQUETS)
+JSONLS = (".jsonl", ".ndjson")
+SUFFIXES = (".npy", ".npz", *TEXTS, *PARQUETS, *JSONLS)
 """The files that can be opened."""
 TRIPLES = ("user", "item", "value", "vocabulary", "unknown")
 """The options of triples."""
@@ -54,7 +56,7 @@ def open_source(
     data
         A `Source`, an array of any array-API library (numpy, torch, cupy), a scipy sparse matrix, a pandas or
         polars frame, or the path of a file: ``.npy`` (memory-mapped), ``.npz``, ``.csv``, ``.tsv``, ``.txt``,
-        ``.parquet`` or ``.pq``.
+        ``.parquet``, ``.pq``, ``.jsonl`` or ``.ndjson``.
     drop
         Names of columns to leave out.
     strict_drop
@@ -129,6 +131,8 @@ def _from_path(path: Path, drop: tuple[str, ...], strict_drop: bool, **layout: A
         if kind == ".tsv" and layout["delimiter"] is None:
             layout["delimiter"] = "\t"
         return CsvSource(path, drop=drop, strict_drop=strict_drop, **layout)
+    if kind in JSONLS:
+        return JsonlSource(path, drop=drop, strict_drop=strict_drop)
     try:
         return _without(from_npy(path) if kind == ".npy" else from_npz(path), drop, strict_drop)
     except DataError as error:
