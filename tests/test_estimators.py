@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedspan import Cohort, FederatedPCA, FederatedTruncatedSVD
+from fedspan import Cohort, FederatedPCA, FederatedTruncatedSVD, StreamingPCA
 from fedspan.data import SymmetricSource, open_source
 from fedspan.errors import ConfigurationError, DataError, ResumeError
 from fedspan.metrics import projection_distance
@@ -57,6 +57,10 @@ def same_rows(ours, theirs, tolerance=1e-8):
         FederatedTruncatedSVD(n_components=1),
         FederatedPCA(n_components=1, missing="mean"),
         FederatedPCA(n_components=1, scale=True, whiten=True, solver="covariance"),
+        StreamingPCA(n_components=1),
+        StreamingPCA(n_components=1, missing="mean", whiten=True),
+        StreamingPCA(n_components=1, missing="skip", block_size=3),
+        StreamingPCA("auto", block_size=7, center=False),
     ]
 )
 def test_scikit_learns_own_checks(estimator, check):

@@ -16,7 +16,7 @@ from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.gaussian import Bounds
 from fedspan.rounds import Cohort
 from fedspan.run import Study, run
-from fedspan.solvers import Covariance, FedPower, PrivatePower
+from fedspan.solvers import Covariance, FedPower, PrivatePower, StreamingModSulq
 from tests.test_plan import Untouchable, costs
 
 SOLVERS = ["auto", "covariance", "private-power", "power", "krylov", "fedpower", "mod-sulq"]
@@ -66,6 +66,13 @@ def test_a_plan_is_what_a_private_run_takes(solver: str, trust: str) -> None:
             make_plan(study, federation())
         return
     agree(study, federation())
+
+
+def test_and_where_blocks_of_rows_are_charged_side_by_side() -> None:
+    study = Study(n_components=2, solver=StreamingModSulq(blocks=4), privacy=private(n_public=True))
+    agree(study, federation())
+    releases = make_plan(study, federation()).privacy.releases  # type: ignore[union-attr]
+    assert [r.times for r in releases if r.step == "mod_sulq.block"] == [4]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
