@@ -124,6 +124,18 @@ def test_sites_of_every_kind_are_read_published_and_merged(tmp_path: Path, study
     )
 
 
+def test_the_model_is_one_like_any_other(tmp_path: Path, study: Study) -> None:
+    study.run("--once")
+    model = study.out / "model.fedspan"
+    result = invoke("export", model, "--csv", "--out", tmp_path / "tables")
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "tables" / "components.csv").read_text().startswith("feature,component1,component2\nage,")
+    for columns, text in (([*COLUMNS[:3], "puls"], "lacks pulse"), ([*COLUMNS, "iron"], "does not know: iron")):
+        (tmp_path / "other.csv").write_text(as_csv(np.ones((3, len(columns))), columns))
+        result = invoke("transform", model, tmp_path / "other.csv")
+        assert (result.exit_code, text in result.stderr) == (4, True), result.stderr
+
+
 def test_a_summary_for_people(tmp_path: Path, study: Study) -> None:
     with (tmp_path / "turin.csv").open("a") as file:
         file.write("1,2,oops,3\n1,2,,3\n1,2")
