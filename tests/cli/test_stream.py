@@ -124,6 +124,28 @@ def test_sites_of_every_kind_are_read_published_and_merged(tmp_path: Path, study
     )
 
 
+def test_the_model_is_one_like_any_other(tmp_path: Path, study: Study) -> None:
+    study.run("--once")
+    model = study.out / "model.fedspan"
+    result = invoke("export", model, "--csv", "--out", tmp_path / "tables")
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "tables" / "components.csv").read_text().startswith("feature,component1,component2\nage,")
+    (tmp_path / "gaps.csv").write_text("age,mass,height,pulse\n1,,3,4\n")
+    assert invoke("transform", model, tmp_path / "gaps.csv").exit_code == 4
+    study.write('turin = "turin.csv"', '[data]\nmissing = "mean"\n')
+    study.run("--once", "--folder", tmp_path / "filling")
+    scores = tmp_path / "scores.npy"
+    result = invoke("transform", tmp_path / "filling" / "model.fedspan", tmp_path / "gaps.csv", "--out", scores)
+    assert result.exit_code == 0, result.stderr
+    filled = StreamingPCA.load(model)
+    row = np.array([[1, filled.mean_[1], 3, 4]])
+    np.testing.assert_allclose(np.load(scores), (row - filled.mean_) @ filled.components_.T, rtol=1e-6)
+    for columns, text in (([*COLUMNS[:3], "puls"], "lacks pulse"), ([*COLUMNS, "iron"], "does not know: iron")):
+        (tmp_path / "other.csv").write_text(as_csv(np.ones((3, len(columns))), columns))
+        result = invoke("transform", model, tmp_path / "other.csv")
+        assert (result.exit_code, text in result.stderr) == (4, True), result.stderr
+
+
 def test_a_summary_for_people(tmp_path: Path, study: Study) -> None:
     with (tmp_path / "turin.csv").open("a") as file:
         file.write("1,2,oops,3\n1,2,,3\n1,2")
@@ -245,8 +267,11 @@ def test_each_site_has_its_policy_for_gaps(tmp_path: Path, study: Study) -> None
     found = study.run("--once")["sites"]
     counts = {name: (f["rows"], f["refused"], f["skipped"]) for name, f in found.items()}
     assert counts == {"strict": (97, 3, 0), "filled": (99, 1, 0), "whole": (97, 1, 2)}
-    assert "strict.csv: row 8 and 1 after it have missing values in column 'mass'; left out; mend them" in study.errors
-    assert "filled.csv: row 61 has infinite values in column 'height'; left out" in study.errors
+    assert "strict.csv: row 8 and 1 after it have missing values, in column 'mass'; left out; mend them" in study.errors
+    assert (
+        "filled.csv: row 61 has infinite values, or ones whose squares are, in column 'height'; left out"
+        in study.errors
+    )
     finite = np.delete(rows, [7, 50, 60], axis=0)
     assert same(study.published("strict").summary, folded(finite, study))
     assert same(study.published("whole").summary, study.published("strict").summary)

@@ -13,7 +13,7 @@ from fedspan.cli.stream_rows import Columns, Gaps
 from fedspan.encoding import decode, encode
 from fedspan.errors import DataError
 
-values = st.sampled_from([1.0, 2.0, -3.5, 1e8, 0.1, np.nan, np.nan, np.inf])
+values = st.sampled_from([1.0, 2.0, -3.5, 1e8, 0.1, np.nan, np.nan, np.inf, -1e200])
 
 
 @given(
@@ -43,7 +43,7 @@ def test_each_policy_by_hand() -> None:
     rows, faults = Gaps(2, "mean").met(table)
     np.testing.assert_array_equal(rows, [[2, 1], [4, 3], [3, 2]])
     assert [(fault.rows.tolist(), fault.columns.tolist(), fault.why) for fault in faults] == [
-        ([4], [0], "infinite values"),
+        ([4], [0], "infinite values, or ones whose squares are"),
         ([0], [0], "missing values before any value came"),
     ]
     skip = Gaps(2, "skip")
@@ -51,6 +51,16 @@ def test_each_policy_by_hand() -> None:
     assert (rows.tolist(), skip.skipped, len(faults)) == ([[4, 3]], 3, 1)
     rows, faults = Gaps(2, "error").met(table)
     assert (rows.tolist(), faults[1].rows.tolist(), faults[1].columns.tolist()) == ([[4, 3]], [0, 1, 3], [0, 1])
+
+
+def test_values_too_large_to_be_squared() -> None:
+    table = np.array([[1e140, -1e139], [-2e140, 1], [1, np.nan]])
+    for policy in ("error", "mean"):
+        rows, faults = Gaps(2, policy).met(table)
+        assert rows[0].tolist() == [1e140, -1e139]
+        assert faults[0].rows.tolist() == [1]
+    rows, faults = Gaps(2, "skip", weight=100.0).met(table / 10)
+    assert (len(rows), faults[0].rows.tolist()) == (1, [1])
 
 
 def test_columns_are_those_of_the_first_site_or_those_listed() -> None:

@@ -100,7 +100,11 @@ class Merging:
                 f"n_components = {wanted} is more than the {counted(summary.rows, 'row')} of all sites so far"
             )
             return
-        self.model = StreamingPCA.from_summary(summary, columns, random_state=settings.pop("seed"), **settings)
+        missing = (
+            "mean" if self._study.missing == "mean" and settings["center"] else "error"
+        )  # without means no filling
+        seed = settings.pop("seed")
+        self.model = StreamingPCA.from_summary(summary, columns, random_state=seed, missing=missing, **settings)
         self.model.dropped_ = sorted({*self._study.drop, *(n for s in self._study.sites.values() for n in s.drop)})
         self.model.save(self.file)
 

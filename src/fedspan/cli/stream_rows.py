@@ -6,6 +6,7 @@ killed and goes on is the one that was not.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,9 @@ import numpy as np
 from fedspan.data.arrays import nearest_column
 from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError
+
+LARGEST = 1e140
+"""The largest value that can be squared, and the squares summed, with room to spare."""
 
 
 class Columns:
@@ -67,19 +71,22 @@ class Fault(NamedTuple):
 class Gaps:
     """Meets gaps by the site's policy: ``error`` and ``skip`` leave rows out, ``mean`` fills in the mean so far."""
 
-    def __init__(self, d: int, policy: str) -> None:
-        self._policy = policy
+    def __init__(self, d: int, policy: str, weight: float = 1.0) -> None:
+        self._policy, self._weight = policy, weight
+        self._largest = LARGEST / math.sqrt(max(weight, 1.0))
         self.skipped = 0
         """Rows left out by ``skip``."""
         self._sums, self._present = np.zeros(d), np.zeros(d)
 
     def met(self, block: Array) -> tuple[Array, list[Fault]]:
         """Return the rows that can be used, and which ones cannot."""
-        if self._policy != "mean" and np.isfinite(block).all():
+        sizes = np.abs(block)
+        if self._policy != "mean" and bool((sizes <= self._largest).all()):
             return block, []
         faults: list[Fault] = []
-        infinite, kept = np.isinf(block), np.ones(len(block), dtype=bool)
-        self._leave_out(kept, infinite, faults, "infinite values", "mend them at the source")
+        kept = np.ones(len(block), dtype=bool)
+        way_out = "mend them at the source"
+        self._leave_out(kept, sizes > self._largest, faults, "infinite values, or ones whose squares are", way_out)
         gaps = np.isnan(block) & kept[:, None]
         if self._policy == "mean":
             block, gaps = self._filled(block, gaps, kept)
@@ -110,11 +117,14 @@ class Gaps:
 
     def as_plain(self) -> dict[str, Plain]:
         """Return all of it as plain data."""
-        return {"policy": self._policy, "skipped": self.skipped, "sums": self._sums, "present": self._present}
+        return {
+            "policy": self._policy, "weight": self._weight, "skipped": self.skipped, "sums": self._sums,
+            "present": self._present,
+        }  # fmt: skip
 
     @classmethod
     def from_plain(cls, plain: Any) -> Gaps:
         """Return what `as_plain` gave."""
-        gaps = cls(len(plain["sums"]), plain["policy"])
+        gaps = cls(len(plain["sums"]), plain["policy"], plain["weight"])
         gaps.skipped, gaps._sums, gaps._present = plain["skipped"], plain["sums"], plain["present"]
         return gaps

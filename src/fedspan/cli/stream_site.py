@@ -116,7 +116,7 @@ class SiteStream:
         if isinstance(wanted, int) and wanted > d:
             raise DataError(f"n_components = {wanted} is more than its {counted(d, 'column')}; ask for fewer")
         if self._known is None:
-            self._known = _Known(Stream(d, self._study.settings), Gaps(d, self._policy))
+            self._known = _Known(Stream(d, self._study.settings), Gaps(d, self._policy, self.entry.weight))
         self._is_aligned = True
         return self._known
 
@@ -133,7 +133,7 @@ class SiteStream:
         more = f" and {len(fault.rows) - 1:,} after it have" if len(fault.rows) > 1 else " has"
         where = "standard input" if self.entry.path == STDIN else self.entry.path
         self._complain(
-            f"{where}: row {self.read + fault.rows[0] + 1:,}{more} {fault.why} in column {', '.join(columns[:5])}"
+            f"{where}: row {self.read + fault.rows[0] + 1:,}{more} {fault.why}, in column {', '.join(columns[:5])}"
             f"{' ...' if len(columns) > 5 else ''}; left out; {fault.way_out}"
         )
 

@@ -132,9 +132,10 @@ def _check_columns(model: Any, source: Source, path: Path, names: list[str], wei
         raise DataError(f"{path} has duplicate columns {twice}; rename them")
     lacks = [name for name in names if name not in set(have)]
     extra = [name for name in have if name not in set(names) and name != weight_column]
-    if lacks and model.columns != "union-zero":
+    rule = getattr(model, "columns", "strict")  # a stream has no other
+    if lacks and rule != "union-zero":
         raise DataError(f"{path} lacks {_few(lacks)} of the model's {len(names)} columns; add them to the file")
-    if extra and model.columns != "intersect":
+    if extra and rule != "intersect":
         options = " ".join(f"--drop {name}" for name in extra[:3]) + (" ..." if len(extra) > 3 else "")
         raise DataError(f"{path} has columns the model does not know: {_few(extra)}; leave them out with {options}")
     if lacks:
