@@ -84,8 +84,7 @@ class PublishedNoise:
                 d, n = _triangle_side(shape[0]), self._n()
                 beta = n * published.mod_sulq_beta(epsilon, delta, d, n) * releases.neighbours.bound**2
                 return fixed_scale(beta, releases.sites), _off_diagonal(shape[0])
-        n = max(round(rows), 1)  # twice the same: a site whose rows weigh less than one row adds no less noise
-        omega = n * published.streaming_mod_sulq_omega(epsilon, delta, d, n)
+        omega = published.streaming_mod_sulq_omega(epsilon, delta, d, 1)  # of sums: n omega(n), the same for every n
         return fixed_scale(omega * releases.neighbours.bound**2), 1.0
 
     def at_coordinator(self, question: Round, releases: Releases) -> float:

@@ -1,0 +1,42 @@
+"""Blocks of rows that are released side by side: what a coordinator gets out of a site, and what it is charged.
+
+Each of these was a fault once, or is an attack that the claim of parallel composition has to stand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedspan.data import Preparation
+from fedspan.data.arrays import ArraySource
+from fedspan.sites import Terms, open_site
+from fedspan.solvers.mod_sulq import factor
+from fedspan.solvers.mod_sulq_stream import fold_block
+from tests.privacy.test_policy import D, ask, charges, preparation, private
+
+BLOCK = {"slice": 4, "rank": 4, "merge": "tight", "blocks": 2, "block": 0}
+
+
+def weighted(first, privacy, rows=10):
+    """A site whose rows have weights next to nothing, but for the first row's."""
+    data = np.ones((rows, D + 1)) / 2
+    data[:, -1] = 1e-9
+    data[0, -1] = first
+    source = ArraySource(data, (*"abcd", "weight"))
+    agreed = Preparation(center=False, weight_column="weight")
+    site = open_site("a", source, seed=0, terms=Terms(privacy, "run", 1, agreed))
+    terms = {"releases": 1, "formula": "streaming-mod-sulq", "sizes": [rows]}
+    ask(site, 0, "data.prepare", preparation(weight_column="weight", columns=list("abcd"), privacy=terms))
+    return site
+
+
+@pytest.mark.parametrize(("step", "message"), [(fold_block, BLOCK), (factor, {"slice": 4, "rank": 4})])
+def test_published_noise_does_not_follow_the_weights(step, message):
+    privacy = private(calibration="published", n_public=True, adaptive_clip=False)
+    deviations = []
+    for first in (1e-9, 1.0):
+        site = weighted(first, privacy)
+        ask(site, 1, step, message, parent=0)
+        deviations.append(charges(site)[-1].detail["gram"]["sigma"])
+    assert deviations[0] == deviations[1] > 1.0  # it was 5e-7 and 45: the deviation told, and hid nothing
