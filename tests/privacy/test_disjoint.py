@@ -8,9 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedspan.data import Preparation
+from fedspan.data import Preparation, open_source
 from fedspan.data.arrays import ArraySource
+from fedspan.privacy.terms import solver_noise
+from fedspan.run import Study, run
 from fedspan.sites import Terms, open_site
+from fedspan.solvers import ModSulq, StreamingModSulq
 from fedspan.solvers.mod_sulq import factor
 from fedspan.solvers.mod_sulq_stream import fold_block
 from tests.privacy.test_policy import D, ask, charges, preparation, private
@@ -40,3 +43,17 @@ def test_published_noise_does_not_follow_the_weights(step, message):
         ask(site, 1, step, message, parent=0)
         deviations.append(charges(site)[-1].detail["gram"]["sigma"])
     assert deviations[0] == deviations[1] > 1.0  # it was 5e-7 and 45: the deviation told, and hid nothing
+
+
+SOLVERS = [
+    ModSulq(), ModSulq(merge="published"), StreamingModSulq(blocks=6), StreamingModSulq(blocks=6, merge="published"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: f"{type(s).__name__}-{s.merge}")
+def test_noise_alone_is_not_taken_for_components(solver):
+    privacy = private(n_public=True, arithmetic="float")
+    study = Study(n_components="auto", preparation=Preparation(center=False), solver=solver, privacy=privacy)
+    result = run(study, {f"s{i}": open_source(np.zeros((30, 60))) for i in range(4)})
+    assert len(result.estimate.values) == 1  # sixteen were found where blocks, or sites, add up U sqrt(S)
+    assert 0.5 < result.estimate.values[0] / solver_noise(privacy, result.facts, solver, 4) < 1.05
