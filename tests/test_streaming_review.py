@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from fedspan import StreamingPCA
 from fedspan.data.cursor import Cursor
@@ -57,3 +58,12 @@ def test_a_cursor_whose_reading_failed_begins_again():
     with pytest.raises(OSError, match="disk"):
         list(cursor.read(8, 20))
     np.testing.assert_array_equal(np.vstack([block for block, _ in cursor.read(8, 20)]), data[8:])  # it read nothing
+
+
+@pytest.mark.parametrize("block_size", [20, 150, 500])
+@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.99])
+def test_a_fraction_of_the_variance_is_reached_within_one_block(block_size, fraction):
+    data = rows(400, 120)
+    pca = StreamingPCA(fraction, block_size=block_size).fit(data)
+    assert pca.explained_variance_ratio_.sum() >= fraction  # 0.25 at thirty components, where 0.9 was asked for
+    assert pca.n_components_ <= PCA(fraction).fit(data).n_components_ + 6
