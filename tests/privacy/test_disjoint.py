@@ -10,26 +10,27 @@ import pytest
 
 from fedspan.data import Preparation, open_source
 from fedspan.data.arrays import ArraySource
+from fedspan.privacy.accountant import epsilon_of
 from fedspan.privacy.terms import solver_noise
 from fedspan.run import Study, run
 from fedspan.sites import Terms, open_site
-from fedspan.solvers import ModSulq, StreamingModSulq
+from fedspan.solvers import Covariance, ModSulq, StreamingModSulq
 from fedspan.solvers.mod_sulq import factor
 from fedspan.solvers.mod_sulq_stream import fold_block
-from tests.privacy.test_policy import D, ask, charges, preparation, private
+from tests.privacy.test_policy import D, ask, charges, preparation, private, rows
 
 BLOCK = {"slice": 4, "rank": 4, "merge": "tight", "blocks": 2, "block": 0}
 
 
-def weighted(first, privacy, rows=10):
+def weighted(first, privacy, n=10):
     """A site whose rows have weights next to nothing, but for the first row's."""
-    data = np.ones((rows, D + 1)) / 2
+    data = np.ones((n, D + 1)) / 2
     data[:, -1] = 1e-9
     data[0, -1] = first
     source = ArraySource(data, (*"abcd", "weight"))
     agreed = Preparation(center=False, weight_column="weight")
     site = open_site("a", source, seed=0, terms=Terms(privacy, "run", 1, agreed))
-    terms = {"releases": 1, "formula": "streaming-mod-sulq", "sizes": [rows]}
+    terms = {"releases": 1, "formula": "streaming-mod-sulq", "sizes": [n]}
     ask(site, 0, "data.prepare", preparation(weight_column="weight", columns=list("abcd"), privacy=terms))
     return site
 
@@ -43,6 +44,20 @@ def test_published_noise_does_not_follow_the_weights(step, message):
         ask(site, 1, step, message, parent=0)
         deviations.append(charges(site)[-1].detail["gram"]["sigma"])
     assert deviations[0] == deviations[1] > 1.0  # it was 5e-7 and 45: the deviation told, and hid nothing
+
+
+@pytest.mark.parametrize(
+    "solver", [ModSulq(), StreamingModSulq(blocks=3), Covariance()], ids=lambda s: type(s).__name__
+)
+def test_published_noise_hides_all_rows_of_a_person(solver):
+    formula = "mod-sulq" if isinstance(solver, Covariance) else None
+    terms = {"calibration": "published", "formula": formula, "n_public": True, "rows_per_person": 200}
+    privacy = private(**terms)
+    study = Study(n_components=1, preparation=Preparation(center=False), solver=solver, privacy=privacy)
+    result = run(study, {"a": open_source(rows())})
+    noise = next(r.sigma for r in result.privacy.releases if r.release == "gram")
+    change = 200 * np.sqrt(2)  # of 200 rows, replaced by others of norm 1
+    assert epsilon_of(change / noise, privacy.delta) <= privacy.epsilon  # 47, 47 and 277 instead of 2
 
 
 SOLVERS = [
