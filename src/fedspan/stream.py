@@ -134,12 +134,20 @@ class Stream:
             self._end_window()
 
     def _added(self, block: Block) -> Summary:
-        s = self.settings
-        rng = np.random.default_rng([s.seed, self.blocks])
-        return fold(
-            self.folded, block.rows, s.kept(self.rank, self.d), weights=block.weights, center=s.center,
-            offset=self._offset, forgetting=s.forgetting, rng=rng,
-        )  # fmt: skip
+        s, kept = self.settings, self.settings.kept(self.rank, self.d)
+        while True:
+            summary = fold(
+                self.folded, block.rows, kept, weights=block.weights, center=s.center, offset=self._offset,
+                forgetting=s.forgetting, rng=np.random.default_rng([s.seed, self.blocks]),
+            )  # fmt: skip
+            if kept == self.d or len(summary.values) < kept or not self._falls_short(summary):
+                return summary
+            kept = min(2 * kept, self.d)  # what is cut off now is lost: no later block could bring it back
+
+    def _falls_short(self, summary: Summary) -> bool:
+        """Whether a fraction of the variance is wanted that the pairs kept do not hold."""
+        wanted = self.settings.n_components
+        return isinstance(wanted, float) and float(np.sum(summary.values**2)) < wanted * summary.total
 
     def _rank_for(self, summary: Summary) -> int:
         wanted = self.settings.n_components

@@ -38,6 +38,7 @@ from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
 from fedspan.privacy.guarantee import TESTING
 from fedspan.privacy.transcript import Transcript
 from fedspan.sites import DurableMemory, is_folder_name, rows_digest
+from fedspan.solvers import ModSulq, Solver, StreamingModSulq
 from fedspan.study_file import StudyFile, load_study
 
 REPORT, PICTURE = "audit.json", "audit.png"
@@ -122,7 +123,15 @@ def empirical_of(described: StudyFile, features: int, runs: int) -> EmpiricalEps
     if isinstance(norm, Bounds):
         norm = given.row_bounds(features, centred=True, scaled=False).norm
     terms = replace(given, epsilon=8.0, delta=1e-2, row_norm=norm, honest=None, testing_seed=None)
-    return empirical_epsilon(terms, "covariance" if described.solver == "auto" else described.solver, runs, seed=None)
+    return empirical_epsilon(terms, _audited_as(described.solver), runs, seed=None)
+
+
+def _audited_as(solver: str | Solver) -> str | Solver:
+    """Return the solver whose release is tried: a block's is that of mod-sulq, about the block's rows."""
+    chosen = StreamingModSulq() if solver == "streaming-mod-sulq" else solver
+    if isinstance(chosen, StreamingModSulq):
+        return ModSulq(oversampling=chosen.oversampling, slice_width=chosen.slice_width, merge=chosen.merge)
+    return "covariance" if chosen == "auto" else chosen
 
 
 def empirical_words(found: EmpiricalEpsilon) -> str:

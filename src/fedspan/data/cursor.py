@@ -29,7 +29,7 @@ class Cursor:
         if self._blocks is None or start < self._at:
             self._blocks, self._at, self._rest = self._rows(), 0, None
         while self._at < stop:
-            block, weights = self._rest or next(self._blocks, (None, None))
+            block, weights = self._rest or self._next(self._blocks)
             if block is None:
                 return
             first, last = max(start - self._at, 0), min(stop - self._at, block.shape[0])
@@ -38,6 +38,13 @@ class Cursor:
             if first < last:
                 part, heavy = _part(block, weights, first, last) or (block, weights)
                 yield part if scipy.sparse.issparse(part) else to_host(part), heavy
+
+    def _next(self, blocks: Rows) -> tuple[Any, Array | None]:
+        try:
+            return next(blocks, (None, None))
+        except BaseException:
+            self._blocks = None  # reading that failed is over: asked on, it would seem to have no rows left
+            raise
 
 
 def _part(block: Any, weights: Array | None, first: int, last: int) -> tuple[Any, Array | None] | None:

@@ -77,7 +77,7 @@ class Summary:
             given = {field.name: plain[field.name] for field in fields(cls)}
             found = cls(**given)
             (d, r), finite = found.basis.shape, [found.mass, found.total, *found.values, *found.mean]
-            shaped = found.values.shape == (r,) and found.mean.shape == (d,) and isinstance(found.rows, int)
+            shaped = found.values.shape == (r,) and found.mean.shape == (d,) and type(found.rows) is int
             if not shaped or not np.all(np.isfinite(finite)) or not np.all(np.isfinite(found.basis)):
                 raise ValueError("its shapes or numbers do not fit together")
             if min(*finite[:2], found.rows) < 0 or np.any(np.diff(found.values) > 0) or np.any(found.values < 0):
@@ -162,7 +162,7 @@ def _joint_mean(summary: Summary, mean: Array, mass: float) -> tuple[Array, Arra
 
 def _overflows(total: float, mass: float, mean: Array) -> bool:
     with np.errstate(over="ignore"):
-        return not total + mass * float(mean @ mean) < _LARGEST
+        return not total + mass * (1.0 + float(mean @ mean)) < _LARGEST
 
 
 def _at_least(total: float, pair: Estimate) -> float:

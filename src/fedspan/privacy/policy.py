@@ -66,7 +66,7 @@ class SitePolicy:
         if self.privacy.trust == "central":
             return parts
         self.releases.bounds = getattr(site.data, "bounds", None)  # what the rows ARE clipped to, whatever was said
-        return self.releases.release(site.asked, parts, about, self._rows(site.data), again=site.memory.durable)
+        return self.releases.release(site.asked, parts, about, self._rows(site), again=site.memory.durable)
 
     def noising(
         self, site: Site, name: str, shape: tuple[int, ...], data: Any, block: tuple[str, int] | None
@@ -75,13 +75,12 @@ class SitePolicy:
         if site.asked is None or self.privacy.trust != "local":  # what is made of the pieces is no sum of shares
             raise PolicyError(f"{name} is released piece by piece, with noise at the site; set trust to local")
         self.releases.bounds = getattr(data, "bounds", None)
-        rows, again = self._rows(data), site.memory.durable
-        scales, tag = self.releases.charge(site.asked, {name: shape}, rows=rows, again=again, block=block)
+        scales, tag = self.releases.charge(site.asked, {name: shape}, again=site.memory.durable, block=block)
         return in_pieces(self.releases.stream(site.asked, name, tag), scales[name][0])
 
-    def _rows(self, data: Any) -> float:
-        """How many rows, for the published formulas that take them as public."""
-        return float(data.mass) if self.releases.published is not None else 1.0
+    def _rows(self, site: Site) -> float:
+        """This site's rows, for the published formulas that take them as public."""
+        return float(site.data.mass) if self.releases.published is not None else 1.0
 
     def clipped(self, site: Site, release: Array) -> Array:
         """Return a release within the policy's bound on the whole of it."""

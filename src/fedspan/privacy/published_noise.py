@@ -82,11 +82,14 @@ class PublishedNoise:
                 return fixed_scale(side, releases.sites), _off_diagonal(shape[0])
             case "mod-sulq":
                 d, n = _triangle_side(shape[0]), self._n()
-                beta = n * published.mod_sulq_beta(epsilon, delta, d, n) * releases.neighbours.bound**2
+                beta = n * published.mod_sulq_beta(epsilon, delta, d, n) * self._change(releases)
                 return fixed_scale(beta, releases.sites), _off_diagonal(shape[0])
-        n = max(round(rows), 1)  # twice the same: a site whose rows weigh less than one row adds no less noise
-        omega = n * published.streaming_mod_sulq_omega(epsilon, delta, d, n)
-        return fixed_scale(omega * releases.neighbours.bound**2), 1.0
+        omega = published.streaming_mod_sulq_omega(epsilon, delta, d, 1)  # of sums: n omega(n), the same for every n
+        return fixed_scale(omega * self._change(releases)), 1.0
+
+    def _change(self, releases: Releases) -> float:
+        """Return what to multiply MOD-SuLQ's formulas with: they are for one row, and that of norm 1."""
+        return self._privacy.rows_per_person * releases.neighbours.bound**2
 
     def at_coordinator(self, question: Round, releases: Releases) -> float:
         """Return the deviation of the coordinator's own noise on a sum (FedPower, Alg. 2 line 7, Alg. 3 line 10).

@@ -282,7 +282,7 @@ def solver_noise(privacy: GaussianPrivacy, facts: Facts, solver: Solver, sites: 
     """Return about how large a value the noise alone would show: its largest singular value.
 
     On a Gram matrix it is symmetric with variance sigma^2 / 2 off the diagonal, so the edge of its spectrum is
-    sqrt(2 d) sigma; on a product d x r it is sigma (sqrt(d) + sqrt(r)).
+    sqrt(2 d) sigma; on a product d x r it is sigma (sqrt(d) + sqrt(r)); for slices see `_sliced_noise`.
     """
     spent = _setup_share(privacy, facts)
     mu = privacy.mu * math.sqrt((1 - spent) / (solver.releases or 1))
@@ -292,12 +292,24 @@ def solver_noise(privacy: GaussianPrivacy, facts: Facts, solver: Solver, sites: 
         scaled=facts.scale is not None,
         tighter=facts.preparation.get("norm"),
     )
-    sigma = privacy.neighbours_of(bounds).gram() / mu * math.sqrt(sites if privacy.trust == "local" else 1)
-    d = facts.features
-    if isinstance(solver, Covariance):
-        return sigma * math.sqrt(2 * d)
-    sigma *= math.sqrt(getattr(solver, "blocks", 1))  # each block of rows has noise of its own
-    return sigma * (math.sqrt(d) + math.sqrt(solver.rank(min(16, d), d)))
+    sigma, d = privacy.neighbours_of(bounds).gram() / mu, facts.features
+    noises = sites if privacy.trust == "local" else 1
+    rank = solver.rank(min(16, d), d)
+    if isinstance(solver, ModSulq):
+        return sigma * _sliced_noise(d, rank, noises * getattr(solver, "blocks", 1), solver.merge)
+    edge = math.sqrt(2 * d) if isinstance(solver, Covariance) else math.sqrt(d) + math.sqrt(rank)
+    return sigma * math.sqrt(noises) * edge
+
+
+def _sliced_noise(d: int, rank: int, count: int, merge: str) -> float:
+    """Return the same of ``count`` noised d x d matrices N_j, not symmetric, of deviation 1.
+
+    Published: side by side they are one matrix, d x (d count). Tight: what is added up is not N_j but the r leading
+    pairs of sqrt(N_j N_j'), which is positive: its mean, of size about 1.5 sqrt(d) r / d, does not cancel.
+    """
+    if merge == "published":
+        return math.sqrt(d) * (1 + math.sqrt(count))
+    return math.sqrt(d) * (2 * math.sqrt(count) + 1.5 * (count - 1) * rank / d)
 
 
 def _setup_share(privacy: GaussianPrivacy, facts: Facts) -> float:

@@ -16,7 +16,8 @@ A row more or less would move all blocks that are cut by counting after it, so s
 
 ``merge="published"`` folds slices of all blocks into one pair, as printed: that finds eigenvectors of sum_b C_b C_b',
 and its singular values are variances. ``"tight"`` folds each block by itself and adds U sqrt(S), whose squares sum to
-the C_b themselves. Costs 8 (d r + 1) bytes a site and block.
+the C_b themselves; of noise to its absolute value, which many blocks do not average away. Costs 8 (d r + 1) bytes a
+site and block.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def fold_block(site: Site, message: dict[str, Plain]) -> Reply:
     block = site.data.part(n * t // count, n * (t + 1) // count)
     noised = site.noising("gram", (d, d), block, (f"blocks of {count}", t))
     kept = site.state.get("kept", np.zeros((d, 0)))
-    width, rank = message["slice"], message["rank"]
+    width, rank = message["slice"], min(message["rank"], d)
     if message["merge"] == "published":
         kept = fold_slices(block, noised, width, rank, kept)
     else:

@@ -1,0 +1,69 @@
+"""Faults that an attack on the streaming code found, mended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from fedspan import StreamingPCA
+from fedspan.data.cursor import Cursor
+from fedspan.errors import DataError
+from fedspan.linalg import Summary, merge_summaries
+
+
+def rows(n, d=4, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+@pytest.mark.parametrize(("size", "weight"), [(1e149, 1.0), (1.0, 1e300), (1e100, 1e100), (0.0, 1e308)])
+@pytest.mark.parametrize("center", [True, False])
+def test_rows_that_wait_can_always_be_folded(size, weight, center):
+    pca = StreamingPCA(2, center=center).fit(rows(60))
+    before = pca.components_
+    with pytest.raises(DataError, match="rescale"):
+        pca.partial_fit(size * rows(3, seed=1), sample_weight=[weight] * 3)
+    np.testing.assert_array_equal(pca.components_, before)  # every question was an error from then on
+    assert pca.partial_fit(rows(600)).n_samples_seen_ == 660
+
+
+def test_a_summary_of_too_much_mass_is_refused():
+    summary = StreamingPCA(2).fit(rows(60)).summary()
+    heavy = replace(summary, mass=1e308, mean=np.zeros(4))
+    with pytest.raises(DataError, match="too large to merge"):
+        Summary.from_plain(heavy.as_plain())  # two of them have infinite mass
+    light = Summary.from_plain(replace(heavy, mass=1e289).as_plain())
+    assert np.isfinite(merge_summaries(light, light, 2).mass)
+
+
+def test_rows_are_counted_in_whole_numbers():
+    summary = StreamingPCA(2).fit(rows(60)).summary()
+    with pytest.raises(DataError, match="do not fit together"):
+        Summary.from_plain(summary.as_plain() | {"rows": True})
+
+
+def test_a_cursor_whose_reading_failed_begins_again():
+    data, failures = rows(20), [OSError("disk")]
+
+    def blocks():
+        yield data[:8], None
+        if failures:
+            raise failures.pop()
+        yield data[8:], None
+
+    cursor = Cursor(blocks)
+    assert sum(len(block) for block, _ in cursor.read(0, 8)) == 8
+    with pytest.raises(OSError, match="disk"):
+        list(cursor.read(8, 20))
+    np.testing.assert_array_equal(np.vstack([block for block, _ in cursor.read(8, 20)]), data[8:])  # it read nothing
+
+
+@pytest.mark.parametrize("block_size", [20, 150, 500])
+@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.99])
+def test_a_fraction_of_the_variance_is_reached_within_one_block(block_size, fraction):
+    data = rows(400, 120)
+    pca = StreamingPCA(fraction, block_size=block_size).fit(data)
+    assert pca.explained_variance_ratio_.sum() >= fraction  # 0.25 at thirty components, where 0.9 was asked for
+    assert pca.n_components_ <= PCA(fraction).fit(data).n_components_ + 6
