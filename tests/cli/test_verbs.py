@@ -216,6 +216,7 @@ def test_every_verb_has_help_and_json() -> None:
     assert verbs == [
         "demo",
         "fit",
+        "stream",
         "plan",
         "calibrate",
         "compare",

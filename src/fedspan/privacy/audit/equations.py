@@ -140,8 +140,9 @@ def count_features(transcript: Transcript) -> int:
                 return int(np.sqrt(2 * len(reply)))
             if seen.step in READERS:
                 z = seen.message["z"] if isinstance(seen.message, dict) and "z" in seen.message else seen.message
-                shown = reply["basis" if "basis" in reply else "factor"] if isinstance(reply, dict) else reply
-                return len(z if isinstance(z, np.ndarray) else shown)
+                if isinstance(z, np.ndarray):
+                    return len(z)
+                return len(reply["basis" if "basis" in reply else "factor"] if isinstance(reply, dict) else reply)
     raise ConfigurationError("the transcript holds no release that an attack could use; audit a run with rounds in it")
 
 
