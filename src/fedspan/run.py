@@ -30,8 +30,9 @@ from fedspan.privacy.transcript import TranscriptWriter
 from fedspan.rounds import Site, Solve, drive, numbered
 from fedspan.run_folder import check_record, contents, discard, open_journal, run_name
 from fedspan.sites import LEDGER, open_sites
-from fedspan.solvers import Solver
+from fedspan.solvers import Solver, Streaming
 from fedspan.study import Progress, Study, solve_study
+from fedspan.topology import fan_out_of
 
 __all__ = ["Result", "Study", "assemble", "run"]
 
@@ -49,7 +50,7 @@ class Result:
     privacy: Guarantee | None = None
     """What was promised and spent."""
     stopped: str | None = None
-    """Why the run ended before its solver did."""
+    """Why the run ended before its solver did, or what is missing in its answer."""
 
     @property
     def rounds(self) -> int:
@@ -90,6 +91,8 @@ def run(
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
     check_record(record)
+    if isinstance(study.solver, Streaming):
+        fan_out_of(len(sources), study.solver.fan_out, study.solver.depth)  # refuses a tree without room
     if record == "transcript" and folder is None:
         raise ConfigurationError(
             'record="transcript" keeps what each site released in the run folder, and none was given; name one'
@@ -149,7 +152,7 @@ def _run(
         promised = guarantee(releases)
     destroy_secrets(releases, sites)
     estimate = Estimate(canonical_signs(basis), values)
-    return Result(estimate, facts, solver, solution.converged, history, promised, stopped)
+    return Result(estimate, facts, solver, solution.converged, history, promised, stopped or solution.note)
 
 
 def destroy_secrets(releases: Releases | None, sites: Sequence[Site]) -> None:

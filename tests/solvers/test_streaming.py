@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedspan.solvers.streaming as module
+from fedspan import FederatedPCA
 from fedspan.data import Preparation, SymmetricSource, open_source
 from fedspan.data.prepared import Prepared
 from fedspan.engines import InProcess
@@ -328,3 +329,22 @@ def test_settings_at_their_limits_are_fine():
     solver = Streaming(slices=np.int64(1), block_size=1, oversampling=0, fan_out=2, depth=1, forgetting=1)
     assert type(solver.slices) is int
     assert type(solver.forgetting) is float
+
+
+def test_rows_that_no_slice_brought_are_told():
+    sites = {name: open_source(rows) for name, rows in rows_of().items()}
+    every = run(Study(n_components=2, solver=Streaming(slices=2)), sites)
+    assert every.stopped is None
+    some = run(Study(n_components=2, solver=Streaming(slices=1), cohort=Cohort(first=2)), sites)
+    with pytest.warns(UserWarning, match=r"sites had not sent \d+ of 150 rows when the last slice was over"):
+        FederatedPCA(2, solver=Streaming(slices=1), participation=Cohort(first=2)).fit(rows_of())
+    assert "ask all sites, or give it more slices" in some.stopped
+
+
+def test_a_tree_without_room_is_refused_before_the_first_round():
+    with pytest.raises(ConfigurationError, match="room for 2 sites, and there are 4"):
+        run(
+            Study(n_components=2, solver=Streaming(fan_out=2, depth=1)),
+            {n: open_source(x) for n, x in rows_of().items()},
+            watchers=[lambda record, estimate: pytest.fail("a round was asked")],
+        )

@@ -23,6 +23,8 @@ class Problem:
     """The trace of G, which residuals are measured against."""
     weight: float = 1.0
     """The number of rows behind G (or the sum of their weights)."""
+    rows: int | None = None
+    """How many rows all sites have, where they said it."""
     precision: float = float(np.finfo(np.float64).eps)
     """The rounding unit of the sites' products; a tolerance below it would never be met."""
     cohort: Cohort = field(default_factory=Cohort)
@@ -59,6 +61,8 @@ class Solution:
     converged: bool | None = None
     total: float | None = None
     """The trace of G, where the method's own rounds told it."""
+    note: str | None = None
+    """What is missing in the answer, if anything is."""
 
 
 def product_sensitivity(z: Array, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:

@@ -125,4 +125,15 @@ class Streaming:
             root = yield Round(advance, {**message, "slice": t}, reduce, problem.cohort, estimate=estimate)
             basis, values = split(root["factor"])
             estimate = basis
-        return Solution(Estimate(basis[:, : problem.k], values[: problem.k] ** 2))
+        return Solution(
+            Estimate(basis[:, : problem.k], values[: problem.k] ** 2), note=_missing(problem.rows, float(root["rows"]))
+        )
+
+
+def _missing(rows: int | None, merged_rows: float) -> str | None:
+    if rows is None or merged_rows >= rows:
+        return None
+    return (
+        f"sites had not sent {rows - merged_rows:,.0f} of {rows:,} rows when the last slice was over, and the values "
+        f"are too small by as much; ask all sites, or give it more slices"
+    )
