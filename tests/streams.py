@@ -34,7 +34,7 @@ def folded(blocks, rank, *, weights=None, seed=0, **settings):
 
 
 def is_orthonormal(basis, tolerance=1e-12):
-    np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=tolerance)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), rtol=0, atol=tolerance)
 
 
 def is_pooled(summary, x, weights=None, center=True, tolerance=1e-9):

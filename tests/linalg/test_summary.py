@@ -87,8 +87,6 @@ def test_forgetting_is_weighted_pca_to_the_last_direction():
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_a_block_of_no_more_rows_than_the_rank_enters_as_it_is(rows, kind):
     """With the step between the means it has one row more, and what is kept is the best of both exactly."""
-    if kind == "sparse" and rows == 4:
-        pytest.skip("sparse rows are looked at along as many directions as the rank, never formed")
     rng = np.random.default_rng(16)
     first, then = rng.standard_normal((20, 9)), rng.standard_normal((rows, 9)) + 3
     summary = folded([first], 4)
