@@ -18,8 +18,12 @@ class Cohort:
 
     ``only`` names the sites (default: all); ``fraction`` of them is drawn by ``sample``: ``"uniform"`` without
     replacement (FedPower scheme 2) or ``"by-size-with-replacement"`` (scheme 1: a site drawn twice counts twice).
-    The round ends with the ``first`` so many replies (default: all that were asked), and no reply later than
-    ``deadline`` seconds counts. A late reply is dropped, or with ``late="carry"`` joins the next round of its step.
+    The round ends with the ``first`` so many replies (default: all that were asked), or as soon as the replies stand
+    for the ``share`` of the rows of all that were asked, and no reply later than ``deadline`` seconds counts. A late
+    reply is dropped, or with ``late="carry"`` joins the next round of its step.
+
+    ``hold`` is a label: the sites that answered the first round with it are asked, and waited for, in every other
+    round with it. So a method that needs the same sites throughout can run on whichever are fastest.
     """
 
     only: tuple[str, ...] | None = None
@@ -28,6 +32,8 @@ class Cohort:
     first: int | None = None
     deadline: float | None = None
     late: str = "drop"
+    share: float | None = None
+    hold: str | None = None
 
     def __post_init__(self) -> None:
         if not _is_number(self.fraction) or not 0 < self.fraction <= 1:
@@ -49,6 +55,12 @@ class Cohort:
                     f"a deadline is a positive number of seconds, or None to wait for all; got {self.deadline!r}"
                 )
             object.__setattr__(self, "deadline", float(self.deadline))
+        if self.share is not None:
+            if not _is_number(self.share) or not 0 < self.share <= 1:
+                raise ConfigurationError(f"a cohort's share of the rows is a number in (0, 1], got {self.share!r}")
+            object.__setattr__(self, "share", float(self.share))
+        if self.hold is not None and not isinstance(self.hold, str):
+            raise ConfigurationError(f"hold is a label, a text, or None; got {self.hold!r}")
         if self.late not in ("drop", "carry"):
             raise ConfigurationError(f"late replies are 'drop'ped or 'carry'-ed over, got {self.late!r}")
 
@@ -56,7 +68,22 @@ class Cohort:
     def is_full(self) -> bool:
         """Whether every site is asked and waited for."""
         drawn = self.only is not None or self.fraction != 1 or self.sample != "uniform"
-        return not drawn and self.first is None and self.deadline is None
+        return not drawn and self.first is None and self.share is None and self.deadline is None
+
+    def waits_for_all(self, asked: int) -> bool:
+        """Whether every one of so many sites is waited for, but for a deadline."""
+        return self.share is None and (self.first is None or self.first >= asked)
+
+    def satisfied(self, replies: int, asked: int, rows: float) -> bool:
+        """Whether a round may end: so many replies are here of so many asked, and stand for this part of their rows.
+
+        >>> Cohort(first=2).satisfied(2, 5, 0.1), Cohort(share=0.5).satisfied(2, 5, 0.1)
+        (True, False)
+        """
+        if self.waits_for_all(asked):
+            return replies >= asked
+        few = self.first is not None and replies >= self.first
+        return few or (self.share is not None and rows >= self.share * (1 - 1e-12))
 
     def draw(
         self, names: Sequence[str], rng: np.random.Generator, sizes: Callable[[], Mapping[str, float]]

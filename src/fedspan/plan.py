@@ -277,7 +277,7 @@ class _Counting(InProcess):
     def __call__(self, question: Round) -> Any:
         self._up = []
         outcome = super().__call__(question)
-        down, sites = self._size(question.message), len(self._draw(question))
+        down, sites = self._size(question.message), len(self.draw(question))
         self.planned.append(
             PlannedRound(
                 question.step.name, question.step.setup, sites, isinstance(question.reduce, Gather | Merge),
@@ -286,12 +286,13 @@ class _Counting(InProcess):
         )  # fmt: skip
         return outcome
 
-    def _ask(self, site: Site, question: Round) -> Reply:
+    def ask(self, name: str, question: Round) -> Reply:
         if self._shared is not None and self._shared[0] == question.number:
             reply = self._shared[1]
         else:
-            data = self._data.get(site.id)
-            stand_in = Site(site.id, site.source if data is None else data, policy=self._policy)
+            data = self._data.get(name)
+            source = self._sites[name].source if data is None else data
+            stand_in = Site(name, source, policy=self._policy)
             stand_in.asked = question
             if self.releases is not None and question.step.name == "data.prepare":
                 self.releases.accept(question.message["privacy"])

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Round:
-    """One question to the sites. ``number``, ``parents`` and ``carried`` are filled in by `numbered`."""
+    """One question to the sites. ``number``, ``parents``, ``carried`` and ``clock`` are filled in by `numbered`."""
 
     step: Step
     message: Plain = None
@@ -56,6 +56,8 @@ class Round:
     """For each site, the last round it answered: the state its step must go on from."""
     carried: tuple[Late, ...] = ()
     """Late replies of the step's round before, which count in this one."""
+    clock: float = 0.0
+    """The engine's own time when the question is asked, where it keeps one (seconds since the run began)."""
     terms: dict[str, Plain] | None = None
     """The state every site has from set-up (the preparation), for one that lost its own and may restart."""
 
@@ -72,6 +74,8 @@ class Late(NamedTuple):
     value: Plain
     weight: float
     times: int
+    due: float = 0.0
+    """When it will be here, by the engine's own time."""
 
 
 class Outcome(NamedTuple):
@@ -85,6 +89,8 @@ class Outcome(NamedTuple):
     """Replies that came too late and join the next round of this step."""
     dropped: tuple[Late, ...] = ()
     """Replies that came too late and count nowhere: they left their sites all the same."""
+    clock: float = 0.0
+    """The engine's own time when the round was over, where it keeps one."""
 
 
 Solve = Generator[Round, Any, T]
@@ -95,17 +101,24 @@ def numbered(solve: Solve[T]) -> Solve[T]:
     """Number a solver's rounds, note who answered which, and hand the solver the bare aggregate."""
     parents: dict[str, int] = {}
     waiting: dict[str, tuple[Late, ...]] = {}
-    number, value = 0, None
+    held: dict[str, tuple[str, ...]] = {}
+    number, value, clock = 0, None, 0.0
     while True:
         try:
             question = solve.send(value)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        step, carried = question.step.name, waiting.pop(question.step.name, ())
-        outcome: Outcome = yield replace(question, number=number, parents=dict(parents), carried=carried)
+        step, cohort, carried = question.step.name, question.cohort, waiting.pop(question.step.name, ())
+        if cohort.hold in held:
+            cohort = Cohort(only=held[cohort.hold])
+        outcome: Outcome = yield replace(
+            question, number=number, parents=dict(parents), carried=carried, cohort=cohort, clock=clock
+        )
+        if question.cohort.hold is not None:
+            held.setdefault(question.cohort.hold, tuple(sorted(set(outcome.sites))))
         parents.update(dict.fromkeys([*outcome.sites, *(late.site for late in outcome.carried)], number))
         waiting[step] = outcome.carried
-        number, value = number + 1, outcome.value
+        number, value, clock = number + 1, outcome.value, outcome.clock
 
 
 def drive(solve: Solve[T], execute: Callable[[Round], Outcome]) -> T:

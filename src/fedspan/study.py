@@ -189,7 +189,7 @@ def solve_rank(
         start[:, : given.shape[1]] = given
     problem = Problem(
         orth(start), k, total=facts.total if facts.total > 0 else 1.0, weight=facts.weight,
-        rows=facts.n_rows if facts.rows else None,
+        rows=facts.n_rows if facts.rows else None, sites=facts.sites,
         precision=facts.precision, cohort=study.cohort, rng=rng,
     )  # fmt: skip
     solution = yield from under({"preparation": facts.preparation}, solver.solve(problem), progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedspan.engines.in_process import InProcess
+from fedspan.engines.virtual_time import VirtualTime
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.rounds import Outcome, Round, Site
 
@@ -12,7 +13,7 @@ Execute = Callable[[Round], Outcome]
 Engine = Callable[[Sequence[Site], int], Execute]
 """Makes an executor of rounds from sites and the run's seed."""
 
-ENGINES: dict[str, Engine] = {"in-process": InProcess}
+ENGINES: dict[str, Engine] = {"in-process": InProcess, "virtual-time": VirtualTime()}
 
 
 def get_engine(engine: str | Engine | None) -> Engine:
@@ -26,4 +27,4 @@ def get_engine(engine: str | Engine | None) -> Engine:
     return ENGINES[engine]
 
 
-__all__ = ["ENGINES", "Engine", "Execute", "InProcess", "get_engine"]
+__all__ = ["ENGINES", "Engine", "Execute", "InProcess", "VirtualTime", "get_engine"]

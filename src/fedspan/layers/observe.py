@@ -30,10 +30,13 @@ class RoundRecord:
     """What the coordinator may see of the replies: "sum", "mean" or "gather"."""
     change: float | None = None
     """The sine of the largest angle between this round's estimate and the one before (None: no estimate yet)."""
+    clock: float = 0.0
+    """The engine's own time when the round was over, where it keeps one: virtual seconds."""
 
 
 OnRound = Callable[[RoundRecord, Array | None], None]
-"""Called after each round with its record and the estimate (d x r, orthonormal) its question was asked with."""
+"""Called after each round with its record and the estimate its question was asked with (d x r, orthonormal; of a
+network, its shared parameters)."""
 
 
 def observe(solve: Solve[T], *watchers: OnRound) -> Solve[T]:
@@ -58,6 +61,7 @@ def observe(solve: Solve[T], *watchers: OnRound) -> Solve[T]:
             sites=len(outcome.sites),
             aggregate=type(question.reduce).__name__.lower(),
             change=_change(before, question.estimate),
+            clock=outcome.clock,
         )
         for watcher in watchers:
             watcher(record, question.estimate)
@@ -65,7 +69,7 @@ def observe(solve: Solve[T], *watchers: OnRound) -> Solve[T]:
 
 
 def _change(before: Array | None, now: Array | None) -> float | None:
-    if before is None or now is None:
-        return None
+    if before is None or now is None or now.ndim != 2 or now.shape[0] != before.shape[0]:
+        return None  # nothing yet, or parameters that are no basis
     rest = now - before @ (before.T @ now)
     return float(np.sqrt(np.linalg.eigvalsh(rest.T @ rest).max(initial=0.0)))

@@ -46,7 +46,8 @@ class Journal:
         value = self._load(line["answer"])
         late = self._load(line["carried"]) if "carried" in line else []
         carried = tuple(Late(*reply) for reply in late)
-        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"], carried)
+        clock = line.get("clock", 0.0)
+        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"], carried, clock=clock)
 
     def asked(self, question: Round) -> None:
         """Note a question before it is asked."""
@@ -59,6 +60,8 @@ class Journal:
             "answer": self._store(question.number, outcome.value), "sites": outcome.sites,
             "bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "seconds": round(seconds, 6),
         }  # fmt: skip
+        if outcome.clock:
+            line["clock"] = outcome.clock
         if outcome.carried:
             line["carried"] = self._store(question.number, [list(late) for late in outcome.carried], ".late")
         self._append(line)

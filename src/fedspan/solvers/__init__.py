@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.solvers.covariance import Covariance
+from fedspan.solvers.doubling import Doubling
 from fedspan.solvers.faps import FAPS
 from fedspan.solvers.fedpower import FedPower
 from fedspan.solvers.krylov import BlockKrylov
@@ -27,13 +28,14 @@ SOLVERS: dict[str, type[Solver]] = {
     "dr-svd": RandomizedSVD,
     "streaming": Streaming,
     "streaming-mod-sulq": StreamingModSulq,
+    "doubling": Doubling,
 }
 """Every solver by the name that studies and estimators use."""
 
 NAMES = {kind: name for name, kind in SOLVERS.items()}
 
 __all__ = [
-    "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "FedPower", "ModSulq", "Power",
+    "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "Doubling", "FedPower", "ModSulq", "Power",
     "PrivatePower", "Problem", "RandomizedSVD", "Solution", "Solver", "Streaming", "StreamingModSulq", "check_solver",
     "choose", "make",
 ]  # fmt: skip

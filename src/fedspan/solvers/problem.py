@@ -25,6 +25,8 @@ class Problem:
     """The number of rows behind G (or the sum of their weights)."""
     rows: int | None = None
     """How many rows all sites have, where they said it."""
+    sites: int = 1
+    """How many sites there are."""
     precision: float = float(np.finfo(np.float64).eps)
     """The rounding unit of the sites' products; a tolerance below it would never be met."""
     cohort: Cohort = field(default_factory=Cohort)
@@ -63,6 +65,11 @@ class Solution:
     """The trace of G, where the method's own rounds told it."""
     note: str | None = None
     """What is missing in the answer, if anything is."""
+
+    @property
+    def onward(self) -> Array:
+        """What a later stage can go on from."""
+        return self.estimate.basis
 
 
 def product_sensitivity(z: Array, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
