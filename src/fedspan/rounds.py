@@ -154,7 +154,9 @@ class Step:
 
     ``lost`` says what to do where the site no longer has the state it should go on from: ``"restart"`` from the
     message and the study's terms, or ``"leave"`` the round. ``setup`` marks rounds that prepare data, counted apart.
-    ``sensitivity`` bounds what a neighbour changes; a step without it is refused under a privacy policy.
+    ``free`` marks rounds that agree or measure and are no part of a method: no time passes in virtual time, and they
+    are counted apart too. ``sensitivity`` bounds what a neighbour changes; a step without it is refused under a
+    privacy policy.
     """
 
     name: str
@@ -162,6 +164,7 @@ class Step:
     lost: str = "leave"
     setup: bool = False
     sensitivity: Sensitivity | None = None
+    free: bool = False
 
     def __call__(self, site: Site, message: Plain) -> Reply:
         """Run the step at a site."""
@@ -173,14 +176,14 @@ STEPS: dict[str, Step] = {}
 
 
 def site_step(
-    name: str, *, lost: str = "leave", setup: bool = False, sensitivity: Sensitivity | None = None
+    name: str, *, lost: str = "leave", setup: bool = False, sensitivity: Sensitivity | None = None, free: bool = False
 ) -> Callable[[Callable[[Site, Any], Reply]], Step]:
     """Register a function as a step under a name that can travel."""
 
     def register(run: Callable[[Site, Any], Reply]) -> Step:
         if name in STEPS:
             raise ValueError(f"two steps are called {name!r}")
-        STEPS[name] = Step(name, run, lost, setup, sensitivity)
+        STEPS[name] = Step(name, run, lost, setup, sensitivity, free)
         return STEPS[name]
 
     return register

@@ -112,6 +112,8 @@ class _Race:
         begin, busy = self.now + clockwork.travels(question.message), {late.site: late.due for late in question.carried}
         seconds, begin = clockwork.computes(question), begin + clockwork.communication
         self._events = [(max(begin, busy.get(name, 0.0)) + seconds[name], _COMPUTED, name) for name in asked]
+        if question.step.free:
+            self._events = [(self.now, _COMPUTED, name) for name in asked]
         heapq.heapify(self._events)
 
     def next_arrival(self) -> str | None:
@@ -120,7 +122,7 @@ class _Race:
             self.now, event, name = heapq.heappop(self._events)
             if event == _COMPUTED:
                 self.replies[name] = self._clockwork.ask(name, self._question)
-                if self._clockwork.bytes_count:
+                if self._clockwork.bytes_count and not self._question.step.free:
                     arrival = self.now + self._clockwork.travels(self.replies[name].value)
                     heapq.heappush(self._events, (arrival, _ARRIVED, name))
                     continue

@@ -54,7 +54,7 @@ def observe(solve: Solve[T], *watchers: OnRound) -> Solve[T]:
         record = RoundRecord(
             round=question.number,
             step=question.step.name,
-            setup=question.step.setup,
+            setup=question.step.setup or question.step.free,
             seconds=seconds,
             bytes_up=outcome.bytes_up,
             bytes_down=outcome.bytes_down,
