@@ -142,7 +142,7 @@ def _measure(study: Learning, shared: Array) -> dict[str, Plain]:
     if not study.tune:
         return {"shared": shared}
     part = "both" if learner.own == "none" else "own"
-    return {"shared": shared, "part": part, "tune": list(learner.descent._replace(epochs=study.tune))}
+    return {"shared": shared, "part": part, "tune": list(learner.tuning._replace(epochs=study.tune))}
 
 
 def _measuring(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
+
+import numpy as np
 
 from fedspan.encoding import Array
 
@@ -32,3 +35,18 @@ class Fitted(NamedTuple):
     shared: Array
     own: Array
     loss: float
+
+
+def batches(rows: Rows, size: int, rng: np.random.Generator) -> Iterator[Rows]:
+    """Yield all rows once, in batches of ``size`` and an order drawn anew; 0: all rows at once, as they are.
+
+    >>> [len(some.y) for some in batches(Rows(np.eye(5), np.arange(5)), 2, np.random.default_rng(0))]
+    [2, 2, 1]
+    """
+    if not size:
+        yield rows
+        return
+    order = rng.permutation(len(rows.y))
+    for at in range(0, len(order), size):
+        some = order[at : at + size]
+        yield Rows(rows.X[some], rows.y[some])

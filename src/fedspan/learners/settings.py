@@ -48,6 +48,11 @@ class Descending:
         return Descent(self.rate, self.momentum, self.batch, self.epochs)
 
     @property
+    def tuning(self) -> Descent:
+        """How a site's parameters descend where they are tuned before they are measured, and where a site joins."""
+        return self.descent
+
+    @property
     def partial(self) -> bool:
         """Any sites may answer any round."""
         return True

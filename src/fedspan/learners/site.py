@@ -10,7 +10,8 @@ from fedspan.encoding import Array, Plain
 from fedspan.errors import ConvergenceError, DataError
 from fedspan.learners.model import class_numbers, model_of
 from fedspan.learners.rows import Descent, Fitted, Rows
-from fedspan.learners.task import Task
+from fedspan.learners.settings import Descending
+from fedspan.learners.task import Learned, Task, stalled
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Step, Sum, site_step
 
 
@@ -80,6 +81,20 @@ def average(step: Step, message: dict[str, Plain], task: Task) -> Solve[dict[str
     means = {key: value / weight for key, value in answers.items() if key not in ("weight", "diverged", "shared")}
     shared = model_of(task.model).settled(answers["shared"] / answers["shared"].dtype.type(weight))
     return {**means, "shared": shared, "diverged": int(answers["diverged"])}
+
+
+def averaging(step: Step, message: dict[str, Plain], task: Task, settings: Descending) -> Solve[Learned]:
+    """Ask for updates, round after round, until the budget is used or the loss stalls: what most learners do."""
+    shared, losses, diverged = task.start, [], 0
+    for _ in range(settings.rounds):
+        means = yield from average(step, {**message, "shared": shared}, task)
+        shared = means["shared"]
+        losses.append(float(means["loss"]))
+        diverged += means["diverged"]
+        if stalled(losses, settings.stall):
+            break
+    converged = None if settings.stall is None else stalled(losses, settings.stall)
+    return Learned(shared, losses[-1], converged, diverged)
 
 
 @site_step("learn.describe", setup=True, free=True)

@@ -51,7 +51,10 @@ class Learned:
 class Learner(Protocol):
     """The settings of a method: a frozen dataclass whose `solve` is the coordinator's half."""
 
-    rounds: int
+    @property
+    def rounds(self) -> int:
+        """The budget of communications."""
+        ...
 
     def solve(self, task: Task) -> Solve[Learned]:
         """Yield rounds, return what was learnt."""
