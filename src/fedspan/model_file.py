@@ -14,7 +14,7 @@ from fedspan.encoding import write_atomically
 from fedspan.errors import ConfigurationError, FileError
 from fedspan.layers import RoundRecord
 from fedspan.rounds import Cohort
-from fedspan.solvers import NAMES, make
+from fedspan.solvers import NAMES, make, settings_of
 
 FORMAT, VERSION = "fedspan-model", 1
 NOT_KEPT = ("engine", "on_round", "run_folder", "resume", "record", "init", "privacy", "secure", "verbose")
@@ -82,7 +82,7 @@ def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _to_json(value: Any) -> Any:
     if type(value) in NAMES:
-        return {"solver": NAMES[type(value)], "settings": asdict(value)}
+        return {"solver": NAMES[type(value)], "settings": settings_of(value)}
     if isinstance(value, Cohort):
         return {"cohort": asdict(value)}
     if isinstance(value, list) and value and isinstance(value[0], RoundRecord):

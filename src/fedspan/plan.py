@@ -157,8 +157,10 @@ def _width(solver: Solver, k: int, d: int) -> int:
 
 
 def _whole_budget(solver: Any) -> Solver:
-    has_tol = any(field.name == "tol" for field in fields(solver))
-    return replace(solver, tol=0.0) if has_tol else solver  # type: ignore[no-any-return]
+    untested = {field.name: 0.0 for field in fields(solver) if field.name in ("tol", "stall")}
+    if hasattr(solver, "stage"):
+        untested["stage"] = _whole_budget(solver.stage)  # type: ignore[assignment]
+    return replace(solver, **untested)  # type: ignore[no-any-return]
 
 
 def _triangle(d: int) -> int:

@@ -17,7 +17,7 @@ and on a deployed federation. Only step *names* and plain data (see `fedspan.enc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Round:
-    """One question to the sites. ``number``, ``parents``, ``carried`` and ``clock`` are filled in by `numbered`."""
+    """One question to the sites. ``number`` and what stands below it, but for ``terms``, is filled in by `numbered`."""
 
     step: Step
     message: Plain = None
@@ -58,6 +58,8 @@ class Round:
     """Late replies of the step's round before, which count in this one."""
     clock: float = 0.0
     """The engine's own time when the question is asked, where it keeps one (seconds since the run began)."""
+    busy: Mapping[str, float] = field(default_factory=dict)
+    """Until when sites are at work on replies that are carried over, of any step, by the engine's own time."""
     terms: dict[str, Plain] | None = None
     """The state every site has from set-up (the preparation), for one that lost its own and may restart."""
 
@@ -112,13 +114,23 @@ def numbered(solve: Solve[T]) -> Solve[T]:
         if cohort.hold in held:
             cohort = Cohort(only=held[cohort.hold])
         outcome: Outcome = yield replace(
-            question, number=number, parents=dict(parents), carried=carried, cohort=cohort, clock=clock
-        )
+            question, number=number, parents=dict(parents), carried=carried, cohort=cohort, clock=clock,
+            busy=_busy([*carried, *(late for others in waiting.values() for late in others)], clock),
+        )  # fmt: skip
         if question.cohort.hold is not None:
             held.setdefault(question.cohort.hold, tuple(sorted(set(outcome.sites))))
         parents.update(dict.fromkeys([*outcome.sites, *(late.site for late in outcome.carried)], number))
         waiting[step] = outcome.carried
         number, value, clock = number + 1, outcome.value, outcome.clock
+
+
+def _busy(carried: Iterable[Late], clock: float) -> dict[str, float]:
+    """Return until when each site is at work on what is carried over, where that is not done yet."""
+    until: dict[str, float] = {}
+    for late in carried:
+        if late.due > clock:
+            until[late.site] = max(late.due, until.get(late.site, 0.0))
+    return until
 
 
 def drive(solve: Solve[T], execute: Callable[[Round], Outcome]) -> T:

@@ -63,6 +63,11 @@ class Result:
         return sum(r.setup for r in self.history)
 
     @property
+    def clock(self) -> float | None:
+        """How long the run took by the engine's own time, set-up included; None where it keeps none."""
+        return (self.history[-1].clock or None) if self.history else None
+
+    @property
     def bytes_up(self) -> int:
         """Bytes from the sites, all rounds."""
         return sum(r.bytes_up for r in self.history)

@@ -19,7 +19,18 @@ from fedspan.linalg import Estimate, left_svd, orth, orth_against
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.terms import coverable, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.rounds import Cohort, Solve
-from fedspan.solvers import NAMES, Covariance, PrivatePower, Problem, Solution, Solver, check_solver, choose, make
+from fedspan.solvers import (
+    NAMES,
+    Covariance,
+    PrivatePower,
+    Problem,
+    Solution,
+    Solver,
+    check_solver,
+    choose,
+    make,
+    settings_of,
+)
 from fedspan.threshold import rank_by_fraction, rank_by_threshold
 
 
@@ -49,7 +60,7 @@ class Study:
 
     def fingerprint(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         """Return what a resumed run must agree on, as plain data."""
-        solver = self.solver if isinstance(self.solver, str) else {NAMES[type(self.solver)]: vars(self.solver)}
+        solver = self.solver if isinstance(self.solver, str) else {NAMES[type(self.solver)]: settings_of(self.solver)}
         return {
             "n_components": self.n_components, "solver": solver, "preparation": asdict(self.preparation),
             "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),

@@ -22,14 +22,15 @@ from fedspan.data.arrays import nearest_column
 from fedspan.data.csv import CsvTable
 from fedspan.data.open import PARQUETS, TEXTS
 from fedspan.data.optional import parquet_module
-from fedspan.engines import get_engine
+from fedspan.engines import VirtualTime, get_engine
+from fedspan.engines.speeds_table import virtual_time_of
 from fedspan.errors import ConfigurationError, DataError, FedspanError, nearest
 from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort
 from fedspan.run_folder import check_record
 from fedspan.solvers import SOLVERS, Solver, make
 from fedspan.study import Study
-from fedspan.toml_tables import FLAG, NUMBER, TABLE, TEXT, WHOLE, Kind, Table, as_hinted, shown
+from fedspan.toml_tables import FLAG, NUMBER, TABLE, TEXT, WHOLE, Kind, Table, as_hinted, fitting, shown
 from fedspan.toml_tables import TEXTS as NAMES
 
 RANK = Kind('a whole number, a fraction between 0 and 1, or "auto"', lambda v: NUMBER.fits(v) or v == "auto")
@@ -37,7 +38,10 @@ PREPARATION = {
     "columns": TEXT, "missing": TEXT, "max_missing_fraction": NUMBER, "min_rows": WHOLE, "center": FLAG,
     "scale": FLAG, "normalise": TEXT, "weight_column": TEXT,
 }  # fmt: skip
-COHORT = {"only": NAMES, "fraction": NUMBER, "sample": TEXT, "first": WHOLE, "deadline": NUMBER, "late": TEXT}
+COHORT = {
+    "only": NAMES, "fraction": NUMBER, "sample": TEXT, "first": WHOLE, "deadline": NUMBER, "late": TEXT,
+    "share": NUMBER,
+}  # fmt: skip
 BOUND = Kind('a number, "unit" or a table of low and high', lambda v: NUMBER.fits(v) or TEXT.fits(v) or TABLE.fits(v))
 NUMBERS = Kind("a list of two numbers", lambda v: isinstance(v, list) and len(v) == 2 and all(map(NUMBER.fits, v)))
 RANGE = Kind("a number, or a list of one for each column", lambda v: NUMBER.fits(v) or isinstance(v, list))
@@ -56,7 +60,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "solve": ("estimator", "n_components", "solver", "settings"),
     "participation": tuple(COHORT),
     "privacy": tuple(PRIVACY),
-    "run": ("secure", "engine", "seed", "folder", "record"),
+    "run": ("secure", "engine", "speeds", "seed", "folder", "record"),
 }
 """The keys of each table; [sites] has one for each site."""
 SITE_KEYS = ("path", "weight", "drop", *LAYOUT)
@@ -105,6 +109,13 @@ class StudyFile:
     record: str
     """What is kept of a run: ``"rounds"``, or ``"transcript"`` for each site's releases too."""
     privacy: GaussianPrivacy | None = None
+    speeds: VirtualTime | None = None
+    """How fast the sites are, where the engine is in virtual time."""
+
+    @property
+    def execution(self) -> str | VirtualTime:
+        """The engine that `fedspan.run.run` takes."""
+        return self.engine if self.speeds is None else self.speeds
 
     def study(self) -> Study:
         """Return the study that `fedspan.run.run` takes."""
@@ -224,6 +235,11 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         get_engine(engine)
         check_record(record)
     sites = sites_of(raw, data, base)
+    speeds = run.get("speeds", TABLE)
+    if speeds is not None and engine != "virtual-time":
+        raise ConfigurationError(
+            f'[run.speeds] is for engine = "virtual-time"; it is {shown(engine)}: set that in [run]'
+        )
     return StudyFile(
         path=path,
         name=top.get("name", TEXT, path.stem),
@@ -239,6 +255,7 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         folder=base / run.get("folder", TEXT, "runs"),
         record=record,
         privacy=_privacy(tables["privacy"]) if "privacy" in raw else None,
+        speeds=virtual_time_of(speeds or {}, sites) if engine == "virtual-time" else None,
     )
 
 
@@ -348,11 +365,23 @@ def _solver(solve: Table, *, private: bool) -> str | Solver:
         make(name)
     if private and not settings:
         return name
-    hints = get_type_hints(SOLVERS[name])
-    for key in settings.keys() & hints.keys():
-        settings[key] = as_hinted(f"[solve.settings] {key}", settings[key], hints[key])
+    settings = _settings("[solve.settings]", name, settings)
     with prefixed("[solve.settings] "):
         return make(name, **settings)
+
+
+def _settings(where: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a solver's settings, each of its type; of a solver around another, that one's too."""
+    settings, hints = dict(given), get_type_hints(SOLVERS[name])
+    if "stage" in hints:
+        stage = fitting(f"{where} stage", settings.get("stage", "power"), TEXT)
+        inner = fitting(f"{where} stage_settings", settings.get("stage_settings", {}), TABLE)
+        with prefixed(f"{where} stage: "):
+            make(stage)
+        settings |= {"stage": stage, "stage_settings": _settings(f"{where} stage_settings", stage, inner)}
+    for key in settings.keys() & hints.keys() - {"stage"}:
+        settings[key] = as_hinted(f"{where} {key}", settings[key], hints[key])
+    return settings
 
 
 def _cohort(table: Table, sites: Mapping[str, SiteEntry]) -> Cohort:

@@ -183,7 +183,7 @@ def test_a_carried_reply_is_told_from_an_equal_new_one(tmp_path):
     def execute(question):
         collector, in_time = question.reduce.collector(False), ["b", "a", "b", "b"][question.number]
         for reply in question.carried:
-            collector.add(*reply)
+            collector.add(reply.site, reply.value, reply.weight, reply.times)
         collector.add(in_time, value, 1.0, 1)
         late = (Late("a", value, 1.0, 1),) if question.number in (0, 2) else ()
         return Outcome(collector.result(), [in_time], 0, 0, late)

@@ -27,7 +27,7 @@ from fedspan.progress import human_bytes
 from fedspan.rounds import Round, Solve, Sum, drive, numbered
 from fedspan.run import Result, Study, run
 from fedspan.sites import open_sites
-from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, Solver, make
+from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, Doubling, Solver, make
 from fedspan.solvers.problem import multiply
 from fedspan.study import resolve_private, resolve_solver
 from fedspan.study_file import StudyFile, load_study
@@ -51,6 +51,8 @@ class Trial:
     """The variance in its subspace, as a share of what the exact one holds."""
     converged: bool | None
     seconds: float
+    clock: float | None = None
+    """By the engine's own time, set-up included, where it keeps one."""
 
 
 def compare(
@@ -72,14 +74,14 @@ def compare(
     if described.privacy is not None:
         check_terms(described.privacy, described.preparation, described.cohort, len(sources))
         tell("Warning: errors are measured against the exact answer, computed here without noise: for data you hold.")
-    exact = run(_exactly(described, sources), sources, engine=described.engine)
+    exact = run(_exactly(described, sources), sources)
     settled = replace(described.study(), n_components=exact.estimate.basis.shape[1])
     candidates = _able(_candidates(described, solvers, exact.facts.features), settled, exact, tell, asked=solvers)
     for warning in privacy_warnings(described.privacy, len(candidates), kept=False):
         tell(f"Warning: {warning}.")
     trials = try_solvers(
         settled, sources, candidates, exact.estimate.basis,
-        lambda _, one: run(one, sources, engine=described.engine), title=described.name, tell=tell,
+        lambda _, one: run(one, sources, engine=described.execution), title=described.name, tell=tell,
     )  # fmt: skip
     if json:
         print_json({"name": described.name, "trials": [asdict(trial) for trial in trials], "warnings": warned})
@@ -132,6 +134,7 @@ def try_solvers(
         Trial(
             name, r.rounds, r.setup_rounds, r.bytes_up, r.bytes_down,
             projection_distance(exact, r.estimate.basis), share / best if best > 0 else 1.0, r.converged, seconds,
+            r.clock,
         )
         for (name, (r, seconds)), share in zip(results.items(), held, strict=True)
     ]  # fmt: skip
@@ -154,12 +157,15 @@ def captured(preparation: Preparation, sources: Mapping[str, Source], bases: Seq
 
 def table_of(trials: Sequence[Trial], *, against: str = "exact", seconds: str = "in this process") -> Table:
     """Return the trials as one table; ``against`` and ``seconds`` say what these columns mean."""
-    table = plain_table("solver", "rounds", "bytes up", "bytes down", f"error vs {against}", "variance kept", "seconds")
+    clocks = any(t.clock is not None for t in trials)
+    last = ("seconds", "virtual time") if clocks else ("seconds",)
+    table = plain_table("solver", "rounds", "bytes up", "bytes down", f"error vs {against}", "variance kept", *last)
     for t in trials:
         table.add_row(
             t.solver + (" *" if t.converged is False else ""), f"{t.rounds} + {t.setup_rounds}",
             human_bytes(t.bytes_up), human_bytes(t.bytes_down),
             f"{t.error:.0e}" if t.error < 0.001 else f"{t.error:.3f}", f"{t.variance:.2%}", f"{t.seconds:.2f}",
+            *([f"{t.clock:.4g}"] if clocks else []),
         )  # fmt: skip
     table.caption = f"rounds: the solver's + set-up; bytes: all sites together; seconds: {seconds}"
     if any(t.converged is False for t in trials):
@@ -180,6 +186,8 @@ def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, st
         wide = () if d <= WIDE else ("covariance", "dr-svd")
         named = {name: make(name) for name in SOLVERS if name not in wide and _fits(name, described.privacy)}
         named = {name: solver for name, solver in named.items() if full or solver.partial}
+        if len(described.sites) < Doubling().n0:  # fewer than it begins with
+            named.pop("doubling", None)
     else:
         named = {name: _named(name) for name in map(str.strip, asked.split(",")) if name}
     chosen: dict[str, str | Solver] = dict(named)

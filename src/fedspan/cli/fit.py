@@ -106,7 +106,7 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
             write_atomically(folder / COPY, described.path.read_bytes())
         with watching_rounds(described.name, _budget(described)) as watch:
             result = run(
-                described.study(), sources, engine=described.engine, folder=folder, resume=resume,
+                described.study(), sources, engine=described.execution, folder=folder, resume=resume,
                 record=described.record, watchers=[watch],
             )  # fmt: skip
     except KeyboardInterrupt:
@@ -135,7 +135,9 @@ def _check_copy(copy: Path, described: StudyFile) -> None:
 def _budget(described: StudyFile) -> int | None:
     """Return the most rounds a run can take, where the study says it."""
     rounds = getattr(described.solver, "rounds", None)
-    return rounds + _SETUP_ROUNDS if rounds is not None and isinstance(described.n_components, int) else None
+    if not isinstance(rounds, int) or not isinstance(described.n_components, int):
+        return None
+    return None if hasattr(described.solver, "stage") else rounds + _SETUP_ROUNDS
 
 
 def _keep(
@@ -163,6 +165,7 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
         ("study", f"{s['name']}: {about}{rows_of} at {counted(s['n_sites'], 'site')}"),
         ("solver", f"{s['solver']}{chosen}; {state[s['converged']]}"),
         ("rounds", f"{s['rounds']}, and {s['setup_rounds']} to set up; {s['seconds']:.2f} s"),
+        *([] if s["clock"] is None else [("virtual time", f"{s['clock']:.4g} s, as the study's speeds have it")]),
         ("traffic", f"{human_bytes(s['bytes_up'])} from the sites, {human_bytes(s['bytes_down'])} to them"),
         ("found", _found(s)),
     ]

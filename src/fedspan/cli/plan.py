@@ -14,7 +14,7 @@ from fedspan.cli.output import Json, bold, counted, plain_table, print_json, say
 from fedspan.plan import Plan, PlannedRound, make_plan
 from fedspan.privacy.guarantee import Guarantee
 from fedspan.progress import human_bytes
-from fedspan.solvers import NAMES
+from fedspan.solvers import NAMES, settings_of
 from fedspan.study_file import load_study
 
 
@@ -35,7 +35,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain data."""
     return {
         "solver": NAMES[type(plan.solver)],
-        "settings": asdict(plan.solver),  # type: ignore[call-overload]
+        "settings": settings_of(plan.solver),
         "n_components": plan.n_components,
         "first_rank_only": plan.first_rank_only,
         "n_features": plan.features,

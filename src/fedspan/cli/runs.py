@@ -11,7 +11,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from fedspan.privacy.accountant import epsilon_of
 from fedspan.privacy.guarantee import TESTING
 from fedspan.run import Result, Study
 from fedspan.sites import LEDGER
-from fedspan.solvers import NAMES
+from fedspan.solvers import NAMES, settings_of
 
 MODEL, SUMMARY, COPY = "model.fedspan", "summary.json", "study.toml"
 _OF_A_RUN = ("terms.json", "rounds.jsonl", "rounds", "transcript", MODEL, SUMMARY)
@@ -147,7 +146,7 @@ def summarise(name: str, model: Model, result: Result, *, seconds: float, auto: 
         "estimator": type(model).__name__,
         "solver": NAMES[type(result.solver)],
         "solver_chosen_by": "auto" if auto else "study",
-        "settings": asdict(result.solver),  # type: ignore[call-overload]
+        "settings": settings_of(result.solver),
         "converged": result.converged,
         "n_components": int(model.n_components_),
         "n_features": facts.features,
@@ -161,6 +160,7 @@ def summarise(name: str, model: Model, result: Result, *, seconds: float, auto: 
         "bytes_up": result.bytes_up,
         "bytes_down": result.bytes_down,
         "seconds": round(seconds, 4),
+        "clock": result.clock,
         "missing": facts.missing,
         "privacy": None if result.privacy is None else result.privacy.as_plain(),
         "stopped": result.stopped,

@@ -54,6 +54,55 @@ def by_label(labels: Sequence[Any] | Array, sites: int, *, labels_per_site: int 
     return [np.sort(np.concatenate([shards[i] for i in row])) for row in deal]
 
 
+def by_classes(
+    labels: Sequence[Any] | Array,
+    sites: int,
+    classes_per_site: int,
+    *,
+    seed: int = 0,
+    classes: Sequence[Any] | Array | None = None,
+) -> list[Array]:
+    """Give each site rows of so many classes, each class to equally many sites (to within one).
+
+    A class with fewer rows than sites that hold it leaves some of them without.
+    Which site gets which classes depends on ``classes`` (those that the labels have), ``sites`` and ``seed`` only: so
+    test rows that are dealt alike come to sites that learn the same classes. Name the ``classes`` where the test rows
+    may lack some.
+
+    >>> labels = np.repeat([0, 1, 2], 4)
+    >>> train, test = by_classes(labels, 3, 2), by_classes(labels[::2], 3, 2)
+    >>> [np.unique(labels[part]).tolist() for part in train]
+    [[1, 2], [0, 1], [0, 2]]
+    >>> [np.unique(labels[::2][part]).tolist() for part in test]
+    [[1, 2], [0, 1], [0, 2]]
+    """
+    label = np.asarray(labels)
+    known = np.unique(label if classes is None else np.asarray(classes))
+    _check(len(label), sites)
+    if strangers := set(label.tolist()) - set(known.tolist()):
+        raise ConfigurationError(
+            f"there are rows of {sorted(strangers)[:10]}, which are not among the classes; add them"
+        )
+    if not 1 <= classes_per_site <= len(known) or sites * classes_per_site < len(known):
+        raise ConfigurationError(
+            f"{sites} sites with {classes_per_site} classes each cannot hold each of {len(known)} classes once or "
+            f"more; take from {-(-len(known) // sites)} to {len(known)} classes per site"
+        )
+    rng = np.random.default_rng(seed)
+    left = np.full(len(known), sites * classes_per_site / len(known))
+    holders: list[list[int]] = [[] for _ in known]
+    for site in range(sites):
+        for chosen in np.lexsort((rng.random(len(known)), -left))[:classes_per_site]:  # those with most sites to go
+            holders[chosen].append(site)
+            left[chosen] -= 1
+    parts: list[list[Array]] = [[] for _ in range(sites)]
+    for at, value in enumerate(known):
+        rows = rng.permutation(np.flatnonzero(label == value))
+        for site, some in zip(rng.permutation(holders[at]), np.array_split(rows, len(holders[at])), strict=True):
+            parts[site].append(some)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
 def by_time(times: Sequence[Any] | Array, sites: int) -> list[Array]:
     """Give each site one stretch of time, of equal numbers of rows.
 

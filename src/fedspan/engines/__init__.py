@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedspan.engines.in_process import InProcess
+from fedspan.engines.speeds import CorrelatedSpeeds, DynamicSpeeds, FixedSpeeds, GivenSpeeds, Speeds, TwoSpeeds
 from fedspan.engines.virtual_time import VirtualTime
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.rounds import Outcome, Round, Site
@@ -20,6 +21,9 @@ def get_engine(engine: str | Engine | None) -> Engine:
     """Return an engine by name, the one given, or the default."""
     if engine is None:
         return InProcess
+    given: object = engine
+    if given is VirtualTime:
+        raise ConfigurationError("engine is the class VirtualTime, not an engine: write VirtualTime()")
     if callable(engine):
         return engine
     if engine not in ENGINES:
@@ -27,4 +31,7 @@ def get_engine(engine: str | Engine | None) -> Engine:
     return ENGINES[engine]
 
 
-__all__ = ["ENGINES", "Engine", "Execute", "InProcess", "VirtualTime", "get_engine"]
+__all__ = [
+    "ENGINES", "CorrelatedSpeeds", "DynamicSpeeds", "Engine", "Execute", "FixedSpeeds", "GivenSpeeds", "InProcess",
+    "Speeds", "TwoSpeeds", "VirtualTime", "get_engine",
+]  # fmt: skip

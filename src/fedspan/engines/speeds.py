@@ -16,8 +16,10 @@ the paper's straggler regimes (its fast sites have "lambda = 0.1", its slow ones
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,10 +39,12 @@ class Speeds(Protocol):
         ...
 
 
-def _positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ConfigurationError(f"{name} is a positive number, got {value!r}")
+def check_number(name: str, value: Any, *, zero: bool = False, most: float = math.inf, unit: str = "seconds") -> None:
+    """Refuse what is no finite number more than 0 (or 0, where ``zero``) and at most ``most``."""
+    number: Any = math.nan if isinstance(value, bool) or not isinstance(value, Real) else value
+    if not (number > 0 or (zero and number == 0)) or number > most or number == math.inf:
+        low = "a number, 0 or more," if zero else "a positive number"
+        raise ConfigurationError(f"{name} is {low} of {unit}; got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +52,16 @@ class FixedSpeeds:
     """A time for each site, drawn once from an exponential law and the same in every round.
 
     >>> FixedSpeeds(mean=2.0).seconds(["a", "b"], seed=0, number=7).round(2)
-    array([0.77, 3.54])
+    array([4.49, 2.41])
     """
 
     mean: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(mean=self.mean)
+        check_number("mean", self.mean)
 
     def seconds(self, names: Sequence[str], seed: int, number: int) -> Array:
-        return np.random.default_rng([seed, _ONCE]).exponential(self.mean, len(names))
+        return np.random.default_rng([seed, 0, _ONCE]).exponential(self.mean, len(names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +75,15 @@ class DynamicSpeeds:
     fastest: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(fastest=self.fastest, slowest=self.fastest if self.slowest is None else self.slowest)
-        if self.slowest is not None and self.slowest > self.fastest:
+        slowest = self.fastest if self.slowest is None else self.slowest
+        check_number("fastest", self.fastest, unit="rounds a second")
+        check_number("slowest", slowest, unit="rounds a second")
+        if slowest > self.fastest:
             raise ConfigurationError(f"slowest is a rate up to fastest = {self.fastest}, got {self.slowest}")
 
     def seconds(self, names: Sequence[str], seed: int, number: int) -> Array:
         slowest = self.fastest / len(names) if self.slowest is None else self.slowest
-        rates = np.random.default_rng([seed, _ONCE]).uniform(slowest, self.fastest, len(names))
+        rates = np.random.default_rng([seed, 0, _ONCE]).uniform(slowest, self.fastest, len(names))
         return np.random.default_rng([seed, number, _EVERY_ROUND]).exponential(1 / rates)
 
 
@@ -90,12 +96,12 @@ class TwoSpeeds:
     slow: float = 10.0
 
     def __post_init__(self) -> None:
-        _positive(fast=self.fast, slow=self.slow)
-        if not 0 <= self.stragglers <= 1:
-            raise ConfigurationError(f"stragglers is a share of the sites, from 0 to 1; got {self.stragglers!r}")
+        check_number("fast", self.fast)
+        check_number("slow", self.slow)
+        check_number("stragglers", self.stragglers, zero=True, most=1.0, unit="sites over all sites, at most 1")
 
     def seconds(self, names: Sequence[str], seed: int, number: int) -> Array:
-        rng = np.random.default_rng([seed, _ONCE])
+        rng = np.random.default_rng([seed, 0, _ONCE])
         means = np.full(len(names), self.fast)
         means[rng.permutation(len(names))[: round(self.stragglers * len(names))]] = self.slow
         return rng.exponential(means)
@@ -113,26 +119,34 @@ class GivenSpeeds:
     default: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, time in {**self.times, "default": self.default}.items():
-            if not time >= 0:
-                raise ConfigurationError(f"the time of {name!r} is a number of seconds, 0 or more; got {time!r}")
+        for name, time in [*self.times.items(), ("sites not named (default)", self.default)]:
+            if time != math.inf:  # that is said of a site that never answers
+                check_number(f"the time of {name}", time, zero=True)
 
     def seconds(self, names: Sequence[str], seed: int, number: int) -> Array:
         strangers = set(self.times) - set(names)
         if strangers:
-            raise ConfigurationError(f"times are given for {sorted(strangers)}, but the sites are {sorted(names)[:10]}")
+            stranger = min(strangers)
+            raise ConfigurationError(f"a time is given for {stranger!r}, which is no site; {nearest(stranger, names)}")
         return np.array([self.times.get(name, self.default) for name in names], dtype=float)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedSpeeds:
-    """The times of another model, handed out so that the sites in ``order`` are the fastest first.
+    """The times of another model, handed out in every round so that the sites in ``order`` are the fastest first.
 
-    With sites ordered by their labels, who is fast depends on what they hold.
+    With sites in the order of their labels, who is fast depends on what they hold: groups of labels are groups of
+    speeds, as in the paper's correlated regime.
+
+    >>> CorrelatedSpeeds(order=("b", "a"), of=FixedSpeeds(mean=2.0)).seconds(["a", "b"], seed=0, number=0).round(2)
+    array([4.49, 2.41])
     """
 
     order: tuple[str, ...]
     of: Speeds = field(default_factory=FixedSpeeds)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", tuple(self.order))
 
     def seconds(self, names: Sequence[str], seed: int, number: int) -> Array:
         if sorted(self.order) != sorted(names):

@@ -13,9 +13,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fedspan.encoding import Plain, payload_bytes
 from fedspan.engines.simulated import Simulated, enough
-from fedspan.engines.speeds import FixedSpeeds, Speeds
+from fedspan.engines.speeds import FixedSpeeds, Speeds, check_number
 from fedspan.errors import CohortError, ConfigurationError
 from fedspan.rounds import Late, Outcome, Reply, Round, Site
 
@@ -31,18 +33,28 @@ class VirtualTime:
     a round was over.
 
     A site that is asked while it still works on a round that was dropped leaves that and takes the new one; with
-    ``late="carry"`` it finishes the old one first, and its reply joins the round in which it arrives.
+    ``late="carry"`` it finishes the old one first, and its reply joins the first round of its step that ends after it
+    arrived. Of two replies that arrive at one time the one first in name order is first.
+
+    >>> VirtualTime(speeds=FixedSpeeds(mean=2.0), communication=1.0)
+    VirtualTime(speeds=FixedSpeeds(mean=2.0), communication=1.0, bandwidth=None, seed=None)
     """
 
     speeds: Speeds = field(default_factory=FixedSpeeds)
     communication: float = 0.0
     bandwidth: float | None = None
+    seed: int | None = None
+    """What speeds are drawn with (None: the run's own seed): another one is another draw of the same run."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.communication < math.inf:
-            raise ConfigurationError(f"communication is a number of seconds, got {self.communication!r}")
-        if self.bandwidth is not None and not self.bandwidth > 0:
-            raise ConfigurationError(f"bandwidth is a positive number of bytes a second, got {self.bandwidth!r}")
+        if not callable(getattr(self.speeds, "seconds", None)) or isinstance(self.speeds, type):
+            raise ConfigurationError(
+                f"speeds is a speed model such as FixedSpeeds(mean=1.0), whose `seconds` gives each site's time; "
+                f"got {self.speeds!r}"
+            )
+        check_number("communication", self.communication, zero=True)
+        if self.bandwidth is not None:
+            check_number("bandwidth", self.bandwidth, unit="bytes a second, or None for any number")
 
     def __call__(self, sites: Sequence[Site], seed: int = 0) -> _Clockwork:
         """Return what executes rounds on these sites."""
@@ -81,8 +93,14 @@ class _Clockwork(Simulated):
 
     def computes(self, question: Round) -> dict[str, float]:
         """Return how long each site computes in this round."""
-        names = list(self._sites)
-        return dict(zip(names, self._law.speeds.seconds(names, self._seed, question.number).tolist(), strict=True))
+        names, seed = list(self._sites), self._seed if self._law.seed is None else self._law.seed
+        seconds = np.asarray(self._law.speeds.seconds(names, seed, question.number), dtype=float)
+        if seconds.shape != (len(names),) or not np.all(seconds >= 0):
+            raise ConfigurationError(
+                f"a speed model gives a time, 0 or more, for each of {len(names)} sites; {self._law.speeds!r} gave "
+                f"{seconds!r}"
+            )
+        return dict(zip(names, seconds.tolist(), strict=True))
 
     def travels(self, payload: Plain) -> float:
         """Return how long numbers are on a site's link."""
@@ -109,9 +127,9 @@ class _Race:
         self._deadline = math.inf if deadline is None else self.now + deadline
         self.replies: dict[str, Reply] = {}
         self._arrived: set[str] = set()
-        begin, busy = self.now + clockwork.travels(question.message), {late.site: late.due for late in question.carried}
-        seconds, begin = clockwork.computes(question), begin + clockwork.communication
-        self._events = [(max(begin, busy.get(name, 0.0)) + seconds[name], _COMPUTED, name) for name in asked]
+        begin = self.now + clockwork.communication + clockwork.travels(question.message)
+        seconds, busy = clockwork.computes(question), question.busy
+        self._events = [(max(begin, busy.get(name, begin)) + seconds[name], _COMPUTED, name) for name in asked]
         if question.step.free:
             self._events = [(self.now, _COMPUTED, name) for name in asked]
         heapq.heapify(self._events)
@@ -149,7 +167,10 @@ class _Race:
 
 
 def _never(question: Round, silent: Sequence[str]) -> None:
-    raise CohortError(
-        f"round {question.number} ({question.step.name}): {', '.join(map(repr, silent[:10]))} never answer, and the "
-        f"cohort waits for them; give it a deadline, or the number of replies to wait for (first)"
+    names = ", ".join(map(repr, silent[:10])) + (f" and {len(silent) - 10} more" if len(silent) > 10 else "")
+    way_out = (
+        "set-up needs every site once: leave them out of the study"
+        if question.step.setup
+        else "the cohort waits for them: give it a deadline, or the number of replies to wait for (first)"
     )
+    raise CohortError(f"round {question.number} ({question.step.name}): of {names} there will be no reply; {way_out}")

@@ -39,16 +39,16 @@ class _Noting:
     def __init__(self, question: Round) -> None:
         self.replies: dict[str, Plain] = {}
         self._reduce = question.reduce
-        self._carried = {late.site: late.value for late in question.carried}
+        self._carried = [(late.site, id(late.value)) for late in question.carried]
 
     def collector(self, order_free: bool) -> _NotingCollector:
         """Return an empty collector."""
         return _NotingCollector(self, self._reduce.collector(order_free))
 
     def note(self, name: str, value: Plain, weight: float) -> None:
-        """Note a reply to this round; one carried over from the round before was noted there."""
-        if name in self._carried and self._carried[name] is value:
-            del self._carried[name]
+        """Note a reply to this round; one carried over from a round before was noted there."""
+        if (name, id(value)) in self._carried:
+            self._carried.remove((name, id(value)))
         else:
             self.replies[name] = _release(value, weight)
 
@@ -66,7 +66,11 @@ class _NotingCollector:
 
 
 def _seen(question: Round, replies: dict[str, Plain], outcome: Outcome) -> Seen:
-    late = {reply.site: _release(reply.value, reply.weight) for reply in (*outcome.carried, *outcome.dropped)}
+    late = {
+        reply.site: _release(reply.value, reply.weight)
+        for reply in (*outcome.carried, *outcome.dropped)
+        if not any(reply is before for before in question.carried)  # still under way, and noted when it was asked for
+    }
     return Seen(
         round=question.number,
         step=question.step.name,

@@ -28,12 +28,21 @@ from fedspan.metrics.ppm import (
     sensitivity_ratio,
     sensitivity_ratio_measured,
 )
+from fedspan.metrics.srpfl import (
+    DoublingBounds,
+    doubling_bounds,
+    doubling_points,
+    order_statistic_mean,
+    stage_rounds,
+    stage_sizes,
+)
 from fedspan.metrics.subspace import captured_variance, kkt_violation, principal_angles, projection_distance
 from fedspan.metrics.theorems import ErrorBound, PowerBound, ResidualBound
 
 __all__ = [
     "Bounds",
     "CorrelationBound",
+    "DoublingBounds",
     "ErrorBound",
     "FapsAssumptions",
     "FpcaBounds",
@@ -49,6 +58,8 @@ __all__ = [
     "captured_variance",
     "coherence_max",
     "coherence_row_sum",
+    "doubling_bounds",
+    "doubling_points",
     "energy_ratio",
     "faps_assumptions",
     "fpca_bounds",
@@ -57,6 +68,7 @@ __all__ = [
     "kkt_violation",
     "local_approximation",
     "merge_error",
+    "order_statistic_mean",
     "ppm_bounds",
     "ppm_rounds",
     "principal_angles",
@@ -64,4 +76,6 @@ __all__ = [
     "residual_error",
     "sensitivity_ratio",
     "sensitivity_ratio_measured",
+    "stage_rounds",
+    "stage_sizes",
 ]

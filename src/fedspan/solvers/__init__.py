@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.solvers.covariance import Covariance
 from fedspan.solvers.doubling import Doubling
@@ -37,11 +40,11 @@ NAMES = {kind: name for name, kind in SOLVERS.items()}
 __all__ = [
     "FAPS", "NAMES", "SOLVERS", "UDA", "WDA", "BlockKrylov", "Covariance", "Doubling", "FedPower", "ModSulq", "Power",
     "PrivatePower", "Problem", "RandomizedSVD", "Solution", "Solver", "Streaming", "StreamingModSulq", "check_solver",
-    "choose", "make",
+    "choose", "make", "setting_names", "settings_of",
 ]  # fmt: skip
 
 
-def make(name: str, **settings: object) -> Solver:
+def make(name: str, **settings: Any) -> Solver:
     """Return the solver of that name with these settings.
 
     >>> make("power", rounds=5)
@@ -50,11 +53,33 @@ def make(name: str, **settings: object) -> Solver:
     if name not in SOLVERS:
         raise ConfigurationError(f"there is no solver {name!r}; {nearest(name, [*SOLVERS, 'auto'])}")
     kind = SOLVERS[name]
-    known = list(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+    known = setting_names(name)
     for key in settings:
         if key not in known:
             raise ConfigurationError(f"solver {name!r} has no setting {key!r}; {nearest(key, known)}")
+    inner: Any = settings.pop("stage_settings", {})
+    if inner or isinstance(settings.get("stage"), str):
+        settings["stage"] = make(str(settings.get("stage", "power")), **inner)
     return kind(**settings)
+
+
+def setting_names(name: str) -> list[str]:
+    """Return what `make` can set of that solver: its fields; of one around another, that one's too, as a dict."""
+    names = [field.name for field in fields(SOLVERS[name])]  # type: ignore[arg-type]
+    return [*names, "stage_settings"] if "stage" in names else names
+
+
+def settings_of(solver: Solver) -> dict[str, Any]:
+    """Return a solver's settings as plain data, which `make` takes back; a solver inside is a name and its own.
+
+    >>> settings_of(Doubling(stage=Power(rounds=9), n0=2))["stage_settings"]
+    {'rounds': 9, 'tol': 1e-09, 'oversampling': 0}
+    """
+    settings = {field.name: getattr(solver, field.name) for field in fields(solver)}  # type: ignore[arg-type]
+    stage: Any = settings.get("stage")
+    if type(stage) in NAMES:
+        settings |= {"stage": NAMES[type(stage)], "stage_settings": settings_of(stage)}
+    return settings
 
 
 def check_solver(solver: object) -> None:

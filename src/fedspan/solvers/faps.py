@@ -143,7 +143,7 @@ class FAPS(Iterative):
         seen: list[float] = []
         while left > 1:
             message = {"z": z, "k": len(seen), "fell": fell, "unit": unit, **rule}
-            answers = yield Round(consensus, message, Sum(), estimate=z)
+            answers = yield Round(consensus, message, Sum(), problem.cohort, estimate=z)
             seen.append(float(answers["objective"]))
             check_finite(answers["product"], seen)
             z, left = orth(answers["product"]), left - 1  # line 9

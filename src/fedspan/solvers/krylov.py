@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError
 from fedspan.linalg import Estimate, orth_against
-from fedspan.rounds import Round, Solve, Sum
-from fedspan.solvers.problem import Problem, Solution, multiply
+from fedspan.rounds import Solve
+from fedspan.solvers.problem import Problem, Solution, gram_round
 from fedspan.solvers.settings import Iterative, settle, whole
 
 
@@ -58,7 +57,7 @@ class BlockKrylov(Iterative):
         t, width = np.zeros((store.shape[1], store.shape[1])), 0
         estimate = block[:, :k]
         for _ in range(self.rounds):
-            product: Array = yield Round(multiply, block, Sum(), estimate=estimate)
+            product = yield from gram_round(block, problem, estimate)
             new = slice(width, width + block.shape[1])
             store[:, new], width = block, new.stop
             basis = store[:, :width]
@@ -76,4 +75,5 @@ class BlockKrylov(Iterative):
                 width = max(k + rank, 2 * rank)
                 store[:, :width] = basis @ vectors[:, :width]
                 t[:width, :width] = np.diag(values[:width])
-        return Solution(Estimate(estimate, values[:k]), (met or exhausted) if tol > 0 else None)
+        kept = basis @ vectors[:, :rank]  # beyond the k asked for: what a later stage goes on from
+        return Solution(Estimate(kept, values[:rank]), (met or exhausted) if tol > 0 else None)

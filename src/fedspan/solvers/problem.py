@@ -68,7 +68,7 @@ class Solution:
 
     @property
     def onward(self) -> Array:
-        """What a later stage can go on from."""
+        """What a later stage can go on from: a basis of as many columns as the method kept."""
         return self.estimate.basis
 
 
@@ -90,13 +90,14 @@ def multiply_counted(site: Site, z: Array) -> Reply:
     return Reply(site.noised(product=site.data.gram_times(z), rows=rows))
 
 
-def gram_round(z: Array, problem: Problem) -> Solve[Array]:
+def gram_round(z: Array, problem: Problem, estimate: Array | None = None) -> Solve[Array]:
     """One product G z, scaled up to all rows where only some sites answer (8 bytes more from each: its rows)."""
+    estimate = z if estimate is None else estimate
     if problem.cohort.is_full:
-        product: Array = yield Round(multiply, z, Sum(), estimate=z)
+        product: Array = yield Round(multiply, z, Sum(), estimate=estimate)
         return product
     cohort = replace(problem.cohort, sample="uniform")
-    answers = yield Round(multiply_counted, z, Sum(), cohort, estimate=z)
+    answers = yield Round(multiply_counted, z, Sum(), cohort, estimate=estimate)
     return answers["product"] * (problem.weight / float(answers["rows"]))  # type: ignore[no-any-return]
 
 
