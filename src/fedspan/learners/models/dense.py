@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 class Dense:

@@ -7,9 +7,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedspan.encoding import Array
-from fedspan.learners.models.dense import Dense, Tensor, apply, cross_entropy, with_ones
+from fedspan.learners.models.dense import Dense, apply, cross_entropy, with_ones
 from fedspan.learners.rows import Descent
 
 CHUNK = 1000

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fedspan.encoding import Array
 from fedspan.errors import DataError
-from fedspan.learners.models.dense import Tensor, drop
+from fedspan.learners.models.dense import drop
 from fedspan.learners.models.descending import Chance
 
 MARGIN = 4

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError, DataError
-from fedspan.learners.models.dense import Dense, Tensor
+from fedspan.learners.models.dense import Dense
 from fedspan.learners.models.descending import CHUNK, Front, Moving
 from fedspan.learners.rows import Descent, Fitted, Rows
 
