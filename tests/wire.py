@@ -18,7 +18,7 @@ import numpy as np
 import fedspan.errors
 from fedspan.encoding import decode, encode, payload_bytes
 from fedspan.errors import CohortError, FedspanError, SiteError
-from fedspan.rounds import STEPS, Late, Outcome, Reply, Round, Site, Step, answer
+from fedspan.rounds import STEPS, Cohort, Late, Outcome, Reply, Round, Site, Step, answer
 
 INSIDE_SITE = ("delivered", "replied")
 """Events that happen in a site's process; the others are the coordinator's."""
@@ -185,13 +185,28 @@ class Wire:
         cohort = question.cohort
         assert cohort.late == "drop", "the test wire does not carry late replies over"
         arrived = list(replies)
-        if cohort.first is not None and cohort.first < len(asked):
+        if not cohort.waits_for_all(len(asked)):
             order = np.random.default_rng([self._seed, question.number, 1]).permutation(list(asked)).tolist()
-            arrived = [name for name in order if name in replies][: cohort.first]
-        needed = 1 if cohort.deadline is not None else min(cohort.first or len(asked), len(asked))
+            arrived = self._enough(cohort, [name for name in order if name in replies], asked)
+        needed = (
+            1
+            if cohort.deadline is not None or cohort.share is not None
+            else min(cohort.first or len(asked), len(asked))
+        )
         if len(arrived) < needed:
             raise CohortError(
                 f"round {question.number} ({question.step.name}): {len(arrived)} of {len(asked)} sites answered, "
                 f"{needed} are needed"
             )
         return arrived
+
+    def _enough(self, cohort: Cohort, order: list[str], asked: dict[str, int]) -> list[str]:
+        """The first replies, as many as the cohort waits for: in number, or in the rows they stand for."""
+        rows = {name: float(decode(self._ends[name].size())) for name in asked}
+        counted: list[str] = []
+        for name in order:
+            so_far = sum(rows[one] for one in counted) / sum(rows.values())
+            if counted and cohort.satisfied(len(counted), len(asked), so_far):
+                break
+            counted.append(name)
+        return counted

@@ -112,7 +112,7 @@ def numbered(solve: Solve[T]) -> Solve[T]:
             return stop.value  # type: ignore[no-any-return]
         step, cohort, carried = question.step.name, question.cohort, waiting.pop(question.step.name, ())
         if cohort.hold in held:
-            cohort = Cohort(only=held[cohort.hold])
+            cohort = Cohort(only=held[cohort.hold], deadline=cohort.deadline, late=cohort.late)
         outcome: Outcome = yield replace(
             question, number=number, parents=dict(parents), carried=carried, cohort=cohort, clock=clock,
             busy=_busy([*carried, *(late for others in waiting.values() for late in others)], clock),

@@ -20,6 +20,7 @@ from fedspan.solvers import (
     WDA,
     BlockKrylov,
     Covariance,
+    Doubling,
     FedPower,
     ModSulq,
     Power,
@@ -53,6 +54,16 @@ class Case:
     """Rows are cut into blocks or slices, and what is kept is cut off: where they are cut shows."""
     forgets: bool = False
     """Earlier rows count for less."""
+
+    @property
+    def doubles(self) -> bool:
+        """Whether early rounds are over with some of the replies, whatever the cohort says."""
+        return isinstance(self.solver, Doubling)
+
+    @property
+    def holds(self) -> bool:
+        """Whether some rounds wait for sites that were first before."""
+        return isinstance(self.solver, Doubling) and (self.solver.resample == "stage" or not self.solver.partial)
 
     @property
     def center(self) -> bool:
@@ -110,6 +121,15 @@ CASES = [
         for align in ("procrustes", "sign", None)
         for reference in ("global", "baseline")
     ),
+    Case("doubling", Doubling(stage=Power(rounds=300, tol=1e-13, oversampling=2), n0=1), exact=True),
+    Case("doubling-krylov", Doubling(stage=BlockKrylov(tol=1e-12, oversampling=2)), exact=True),
+    Case("doubling-faps", Doubling(stage=FAPS(rounds=240, tol=0.0), rounds=5), exact=True),
+    Case("doubling-samples", Doubling(stage=Power(rounds=300, tol=1e-13), n0=1, growth="samples"), exact=True),
+    Case("doubling-formula", Doubling(stage=Power(rounds=6, tol=0.0), rounds="formula", contraction=0.5)),
+    Case("doubling-stall", Doubling(stage=Power(rounds=6), rounds="stall", stall=1e-2, resample="stage")),
+    Case("doubling-fedpower", Doubling(stage=fedpower())),
+    Case("doubling-scheme-2", Doubling(stage=Power(rounds=6, tol=0.0), n0=1), SCHEME_2),
+    Case("doubling-first", Doubling(stage=fedpower(), n0=1), FIRST),
     Case("fedpower-one-step", FedPower(local_steps=1, rounds=200, tol=1e-10), exact=True),
     Case("fedpower-decay", fedpower(local_steps=3, sync="decay")),
     Case("fedpower-halve", fedpower(local_steps=4, sync="halve")),

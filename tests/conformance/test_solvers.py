@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedspan.data import Preparation, open_source
-from fedspan.engines import InProcess
+from fedspan.engines import InProcess, VirtualTime
 from fedspan.errors import CohortError, ConfigurationError
 from fedspan.metrics import projection_distance
 from fedspan.rounds import Cohort
@@ -60,8 +60,21 @@ def test_in_process_equals_the_wire(case):
     same(here, there, 1e-10)
     assert [r.sites for r in here.history] == [r.sites for r in there.history]
     assert here.bytes_down == there.bytes_down
-    if case.cohort.first is None:  # in one process a reply that would be late is never computed
+    if case.cohort.first is None and not case.doubles:  # in one process a reply that is late is never computed
         assert here.bytes_up == there.bytes_up
+
+
+@every
+def test_every_solver_runs_in_virtual_time(case):
+    here, there = solve(case), solve(case, engine=VirtualTime(communication=0.5))
+    clocks = [record.clock for record in there.history]
+    assert clocks == sorted(clocks)
+    assert clocks[-1] > 0.5 * there.rounds
+    if case.cohort.first is None and not case.doubles:  # else who is first is drawn in another way
+        assert bits(here) == bits(there)
+        assert traffic(here) == traffic(there)
+    else:
+        assert projection_distance(there.estimate.basis, pooled(rows_of())[0]) < (1e-8 if case.exact else 0.35)
 
 
 @every
@@ -79,7 +92,9 @@ def test_the_order_of_sites_does_not_change_a_bit(case, engine):
     assert bits(solve(case, sites, engine=engine)) == bits(solve(case, backwards, engine=engine))
 
 
-@pytest.mark.parametrize("case", [case for case in WHOLE if not case.cuts], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in WHOLE if not case.cuts and (case.exact or not case.doubles)], ids=str
+)
 def test_names_of_sites_do_not_matter(case):
     sites = rows_of()
     renamed = dict(zip(["w", "z", "x", "y"], sites.values(), strict=True))
@@ -274,13 +289,13 @@ def silent_in_turn(fate):
     return lambda number, site: fate if number >= 3 and site == names[number % len(names)] else None
 
 
-@pytest.mark.parametrize("case", PARTIAL, ids=str)
+@pytest.mark.parametrize("case", [case for case in PARTIAL if not case.holds], ids=str)
 @pytest.mark.parametrize("fate", ["question", "reply"])
 def test_dropped_replies_are_survived_where_the_cohort_allows(case, fate):
     by_size = case.cohort.sample != "uniform"  # draws three of four, some of them twice
     case = replace(case, cohort=replace(case.cohort, deadline=60.0) if by_size else FIRST)
     result = solve(case, engine=partial(Wire, drop=silent_in_turn(fate)))
-    assert {r.sites for r in result.history if not r.setup} <= ({1, 2, 3} if by_size else {3})
+    assert {r.sites for r in result.history if not r.setup} <= ({1, 2, 3} if by_size or case.doubles else {3})
     np.testing.assert_allclose(result.estimate.basis.T @ result.estimate.basis, np.eye(K), atol=1e-10)
     basis, values = pooled(rows_of())
     assert projection_distance(result.estimate.basis, basis) < 0.35
@@ -290,7 +305,7 @@ def test_dropped_replies_are_survived_where_the_cohort_allows(case, fate):
 @every
 def test_a_silent_site_is_an_error_where_all_are_needed(case):
     case = replace(case, cohort=Cohort())
-    with pytest.raises(CohortError, match="3 of 4 sites answered"):
+    with pytest.raises(CohortError, match="[01] of [12] sites answered" if case.holds else "3 of 4 sites answered"):
         solve(case, engine=partial(Wire, drop=silent_in_turn("question")))
 
 

@@ -4,7 +4,7 @@
 paper              here
 =================  ======================================================================================
 A, the subroutine  ``stage``: any solver with ``rounds``, or a learner; a stage begins where the one before ended
-n_0, n             ``n0``, then twice as many; "fastest n" are the first n replies (Remark 3.1)
+n_0, n             ``n0`` (None: an eighth of N), then twice as many; "fastest n": the first n replies (Remark 3.1)
 tau_r              ``rounds`` of each stage but the last, which runs to ``stage``'s own budget or tolerance
 a                  ``contraction``, for ``rounds="formula"``: Lemma B.1, (203)
 N of M             the study's cohort: its ``fraction`` of the sites is asked, anew each round (Remark 3.2)
@@ -47,6 +47,8 @@ class Staged(Protocol):
 class Doubling:
     """Stages of ``stage`` on the first n replies, n doubling from ``n0``; in ``growth="samples"`` their rows double.
 
+    ``n0``: how many replies the first stage waits for; None takes an eighth of the sites, and one at least.
+
     ``rounds`` of a stage: a number; ``"formula"`` for the paper's, from the ``contraction`` a (a round with all sites
     shrinks the distance by sqrt(1 - a)) and exponential times; or ``"stall"``: until the stage's own test of progress
     (a learner's ``stall``, a solver's ``tol``) is met at ``stall``, and at most ``most`` rounds.
@@ -58,7 +60,7 @@ class Doubling:
     """
 
     stage: Any = field(default_factory=lambda: Power(oversampling=10))
-    n0: int = 8
+    n0: int | None = None
     rounds: int | str = 2
     contraction: float | None = None
     stall: float = 1e-3
@@ -69,9 +71,11 @@ class Doubling:
 
     def __post_init__(self) -> None:
         _check_stage(self.stage)
-        settle(self, n0=whole("n0", self.n0), most=whole("most", self.most), stall=finite("stall", self.stall))
+        settle(self, most=whole("most", self.most), stall=finite("stall", self.stall))
+        if self.n0 is not None:
+            settle(self, n0=whole("n0", self.n0, "a number of sites, or None for an eighth of them"))
         self._check_rounds()
-        if self.n0 < 1 or self.most < 1:
+        if (self.n0 is not None and self.n0 < 1) or self.most < 1:
             raise ConfigurationError(f"n0 sites and most rounds are at least 1, got {self.n0} and {self.most}")
         if self.stall < 0:
             raise ConfigurationError(f"stall is not negative (0: no test), got {self.stall}")
@@ -118,15 +122,16 @@ class Doubling:
     def stages(self, problem: Staged) -> Iterator[tuple[Cohort, Any]]:
         """Yield whom each stage but the last waits for, and its method."""
         last = _waited_for(problem)
-        if self.n0 > last:
+        n0, stage = self.n0 or max(1, last // 8), 0
+        if n0 > last:
             raise ConfigurationError(
-                f"doubling begins with n0 = {self.n0} sites, but a round waits for {last} at most; "
+                f"doubling begins with n0 = {n0} sites, but a round waits for {last} at most; "
                 f"take n0 of at most {last}, or more sites"
             )
         budgets: list[Any] = []
         if self.rounds == "formula" and self.contraction is not None:
-            budgets = stage_rounds(self.n0, last, self.contraction)
-        n, stage = self.n0, 0
+            budgets = stage_rounds(n0, last, self.contraction)
+        n = n0
         while n < last:
             yield self._cohort(problem, n, stage), self._early(budgets[stage] if budgets else self.rounds)
             n, stage = 2 * n, stage + 1

@@ -75,5 +75,5 @@ class BlockKrylov(Iterative):
                 width = max(k + rank, 2 * rank)
                 store[:, :width] = basis @ vectors[:, :width]
                 t[:width, :width] = np.diag(values[:width])
-        kept = basis @ vectors[:, :rank]  # beyond the k asked for: what a later stage goes on from
-        return Solution(Estimate(kept, values[:rank]), (met or exhausted) if tol > 0 else None)
+        converged = (met or exhausted) if tol > 0 else None
+        return Solution(Estimate(estimate, values[:k]), converged, wider=basis @ vectors[:, :rank])

@@ -65,11 +65,13 @@ class Solution:
     """The trace of G, where the method's own rounds told it."""
     note: str | None = None
     """What is missing in the answer, if anything is."""
+    wider: Array | None = None
+    """A basis of more columns than the estimate has, where the method kept one."""
 
     @property
     def onward(self) -> Array:
         """What a later stage can go on from: a basis of as many columns as the method kept."""
-        return self.estimate.basis
+        return self.estimate.basis if self.wider is None else self.wider
 
 
 def product_sensitivity(z: Array, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
