@@ -27,7 +27,7 @@ from fedspan.progress import human_bytes
 from fedspan.rounds import Round, Solve, Sum, drive, numbered
 from fedspan.run import Result, Study, run
 from fedspan.sites import open_sites
-from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, Doubling, Solver, make
+from fedspan.solvers import NAMES, SOLVERS, BlockKrylov, Covariance, Solver, make
 from fedspan.solvers.problem import multiply
 from fedspan.study import resolve_private, resolve_solver
 from fedspan.study_file import StudyFile, load_study
@@ -186,8 +186,6 @@ def _candidates(described: StudyFile, asked: str | None, d: int) -> dict[str, st
         wide = () if d <= WIDE else ("covariance", "dr-svd")
         named = {name: make(name) for name in SOLVERS if name not in wide and _fits(name, described.privacy)}
         named = {name: solver for name, solver in named.items() if full or solver.partial}
-        if len(described.sites) < Doubling().n0:  # fewer than it begins with
-            named.pop("doubling", None)
     else:
         named = {name: _named(name) for name in map(str.strip, asked.split(",")) if name}
     chosen: dict[str, str | Solver] = dict(named)
