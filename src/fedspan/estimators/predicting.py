@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan.data.arrays import ArraySource
 from fedspan.data.labelled import Labelled, as_labels, as_rows, check_kinds
 from fedspan.encoding import Array, Plain
-from fedspan.errors import ConfigurationError, ConvergenceError, DataError, nearest
+from fedspan.errors import ConfigurationError, ConvergenceError, DataError, few, nearest
 from fedspan.estimators.labelled_argument import at_site, labelled_sites
 from fedspan.estimators.site_scores import SiteScores
-from fedspan.learners.agreement import few, part_of
+from fedspan.learners.agreement import part_of
 from fedspan.learners.model import class_numbers, model_of
 from fedspan.learners.rows import Rows
 from fedspan.learners.site import first_parameters, scores
