@@ -79,7 +79,8 @@ def average(step: Step, message: dict[str, Plain], task: Task) -> Solve[dict[str
             f"numbers: the learner diverges; give it a smaller rate, or scale the rows"
         )
     means = {key: value / weight for key, value in answers.items() if key not in ("weight", "diverged", "shared")}
-    shared = model_of(task.model).settled(answers["shared"] / answers["shared"].dtype.type(weight))
+    dtype = message["shared"].dtype  # a sum in any order of arrival comes in double precision
+    shared = model_of(task.model).settled((answers["shared"] / answers["shared"].dtype.type(weight)).astype(dtype))
     return {**means, "shared": shared, "diverged": int(answers["diverged"])}
 
 
