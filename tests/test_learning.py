@@ -29,7 +29,7 @@ from fedspan.privacy.ledger import Ledger
 from fedspan.rounds import Cohort
 from fedspan.sites import LEDGER
 from fedspan.solvers import Doubling
-from tests.labelled import D, NAMES, basis, classes, numbers, sources
+from tests.labelled import NAMES, D, basis, classes, numbers, sources
 from tests.wire import CoordinatorDown, Wire
 
 LINEAR = FedRep(rounds=4, rate=0.2, batch=0)
@@ -141,8 +141,8 @@ def test_a_finished_run_resumed_is_the_same_and_asks_nobody(tmp_path, name):
     assert aggregates(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("event", ["sending", "delivered", "replied", "arrived", "collected"])
-@pytest.mark.parametrize("name", ["moments", "fedrep", "lg", "doubling"])
+@pytest.mark.parametrize("event", ["delivered", "replied", "collected"])
+@pytest.mark.parametrize("name", ["moments", "fedrep", "doubling"])
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, name, event):
     """Coordinator and sites end at one boundary of a round, and come back from what is on disk."""
     study, make = STUDIES[name]
