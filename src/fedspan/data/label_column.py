@@ -145,7 +145,7 @@ def _jsonl_values(path: Path, label: str) -> list[Any]:
 
 def _npz_values(path: Path, label: str) -> list[Any]:
     try:
-        with np.load(path, allow_pickle=False) as parts:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
             known = list(parts.files)
             values = parts[label] if label in known else None
     except Exception as cause:  # a damaged archive raises whatever its reader stumbles over
