@@ -63,6 +63,7 @@ def write_study(
     solve: str = "",
     data: str = "test_fraction = 0.2",
 ) -> Path:
+    """Write a study of three sites, and its sites."""
     for name in NAMES:
         write_site(folder / f"{name}.csv", labels)
     sites = "\n".join(f'{name} = "{name}.csv"' for name in NAMES)
@@ -237,7 +238,7 @@ def test_a_stopped_or_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path:
     run = run_folder(study)
     assert not (run / "summary.json").exists()
     if end == "SIGINT":
-        assert "Go on with: fedspan fit" in stopped.stderr.replace("python -m ", "") or "--resume" in stopped.stderr
+        assert "the rounds so far are kept. Go on with: " in stopped.stderr
     assert invoke("fit", study).exit_code == 6  # a run is there that did not finish
     assert invoke("fit", study, "--resume").exit_code == 0
     assert invoke("fit", study, "--folder", tmp_path / "whole").exit_code == 0
@@ -411,13 +412,14 @@ def test_other_verbs_say_that_this_is_not_for_them(study: Path, verb: str) -> No
     assert 'estimator = "representation" learns from labelled rows: fedspan fit and fedspan plan take' in result.stderr
 
 
-def test_other_models_and_studies_are_told_apart(study: Path, federation, tmp_path: Path) -> None:
+def test_other_models_and_studies_are_told_apart(federation, tmp_path: Path) -> None:
+    (tmp_path / "wards").mkdir()
+    study = write_study(tmp_path / "wards", MLP)
     invoke("fit", study)
     model = run_folder(study) / "model.fedspan"
     result = invoke("export", model)
     assert result.exit_code == 3
     assert "holds a learnt representation, which has no table of components" in result.stderr
-    federation.write_study()
     invoke("fit", federation.study)
     other = federation.run_folder / "model.fedspan"
     result = invoke("predict", other, federation.file("lyon"), "--site", "lyon")
