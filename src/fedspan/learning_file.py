@@ -49,6 +49,8 @@ _ELSEWHERE = {key: f"[{table}]" for table, keys in _KEYS.items() for key in keys
 _OTHERS = {
     key: f'[{table}] of studies with estimator = "pca" or "svd"' for table, keys in KEYS.items() for key in keys
 } | _ELSEWHERE
+_SPLIT = 6
+"""What test rows are drawn with, beside the seed and the site's name."""
 _LABEL = Kind("the name of a column, or its number", lambda v: TEXT.fits(v) or WHOLE.fits(v))
 
 
@@ -136,7 +138,7 @@ def split(rows: int, fraction: float, seed: int, name: str) -> tuple[Array, Arra
     if rows < 2:
         raise DataError(f"test_fraction = {fraction} of {rows} row leaves none to learn from, or none to test")
     aside = min(max(round(fraction * rows), 1), rows - 1)
-    order = np.random.default_rng([seed, int.from_bytes(name.encode(), "little")]).permutation(rows)
+    order = np.random.default_rng([seed, _SPLIT, int.from_bytes(name.encode(), "little")]).permutation(rows)
     return np.sort(order[aside:]), np.sort(order[:aside])
 
 

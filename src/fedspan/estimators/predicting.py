@@ -24,6 +24,10 @@ from fedspan.learners.site import first_parameters, scores
 from fedspan.representation_file import load_representation, save_representation
 
 
+_JOINING = 5
+"""What the order of a new site's rows is drawn with, beside the seed and its name."""
+
+
 def _has_classes(self: Any) -> bool:
     if getattr(self, "classes_", None) is None:
         raise AttributeError("this model predicts numbers, not classes: predict returns them")
@@ -134,7 +138,7 @@ class Predicting(BaseEstimator):  # type: ignore[misc]
             rows = self._rows_to_learn(data)
         own_kind, part = self.agreed_["model"]["own"], part_of(self.learner_)
         how = part.tuning._replace(epochs=self._epochs() if epochs is None else epochs)
-        rng = np.random.default_rng([self.agreed_["seed"], int.from_bytes(name.encode(), "little")])
+        rng = np.random.default_rng([self.agreed_["seed"], _JOINING, int.from_bytes(name.encode(), "little")])
         model = model_of(self.agreed_["model"])
         fitted = model.fit(
             self.shared_, self._first()[1], rows, how, rng, "both" if own_kind == "none" else "own"
