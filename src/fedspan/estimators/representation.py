@@ -214,6 +214,15 @@ class FederatedRepresentation(Predicting):
     def _remarks(self) -> list[tuple[type[Warning], str]]:
         """Return what is worth a warning."""
         remarks: list[tuple[type[Warning], str]] = []
+        rows = sum(site["rows"] for site in self.sites_.values())
+        if self.classes_ is not None and 2 * len(self.classes_) > max(rows, 20):
+            remarks.append(
+                (
+                    UserWarning,
+                    f"y has {len(self.classes_)} different labels at {rows} rows, each of them taken as a class; if they "
+                    f"are numbers to come near to, give them as floating point",
+                )
+            )
         if self.single_class_sites_:
             names = self.single_class_sites_
             remarks.append((UserWarning, f"one class only at {_sites(names)}: what is their own can tell nothing else"))
