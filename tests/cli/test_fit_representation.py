@@ -231,8 +231,8 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["SIGINT", "SIGKILL"])
-def test_a_stopped_or_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path: Path, end: str) -> None:
-    study.write_text(study.read_text().replace("rounds = 6", "rounds = 12"))
+def test_a_stopped_or_killed_run_goes_on_to_the_same_bits(tmp_path: Path, end: str) -> None:
+    study = write_study(tmp_path, "[solve.settings]\nrounds = 12\n")
     stopped = python("-c", STOP_AT_ROUND_9, end, "fit", study, cwd=tmp_path)
     assert stopped.returncode == (130 if end == "SIGINT" else -9)
     run = run_folder(study)

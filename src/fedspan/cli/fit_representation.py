@@ -24,6 +24,7 @@ from fedspan.cli.output import (
 from fedspan.cli.runs import MODEL, finish, keeping
 from fedspan.data.labelled import Labelled
 from fedspan.estimators import FederatedRepresentation
+from fedspan.estimators.remarks import remarks_on
 from fedspan.estimators.site_scores import SiteScores
 from fedspan.learners.choices import learner_as_plain
 from fedspan.learning import START, LearnedModel, learn
@@ -47,7 +48,7 @@ def learn_into(folder: Path, described: LearningFile, *, resume: bool, again: st
             privacy=described.privacy, watchers=[watch],
         )  # fmt: skip
     model = representation_of(described, result, sources)
-    remarks = [text for _, text in model._remarks()]
+    remarks = [text for _, text in remarks_on(model)]
     for remark in remarks:
         note(f"Warning: {remark}.")
     summary = {**summarise(described, model, result, time.perf_counter() - started), "warnings": remarks}
