@@ -135,7 +135,7 @@ class FederatedRepresentation(Predicting):
         ----------
         sites
             A dict by name, or a list, of ``(X, y)``, ``(X, y, X_test, y_test)`` or
-            `fedspan.data.labelled.Labelled`. Floating point ``y`` are numbers; whole numbers and texts are classes.
+            `fedspan.data.Labelled`. Floating point ``y`` are numbers; whole numbers and texts are classes.
         """
         study, sources = self._study(), labelled_sites(sites)
         watchers: list[OnRound] = [round_printer()] if self.verbose else []
