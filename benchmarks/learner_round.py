@@ -73,7 +73,9 @@ def race(name: str, learner: Any, model: dict[str, Any], target: float | None, s
     figure(f"{name}: than the plain loop with fused SGD", float(np.median(seconds["fused"] / seconds["ours"])))
     if target is not None:
         limit = round(1 / target, 3)
-        figure(f"{name}: time, in parts of the plain loop's", float(np.median(seconds["ours"] / seconds["plain"])), limit)
+        figure(
+            f"{name}: time, in parts of the plain loop's", float(np.median(seconds["ours"] / seconds["plain"])), limit
+        )
 
 
 def federation(learner: Learner, agreed: dict[str, Any], sources: dict[str, Any]) -> Callable[[], Array]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,15 @@ from fedspan.learners.rows import Descent, Fitted, Rows
 from fedspan.learners.settings import Descending
 from fedspan.learners.task import Learned, Task, stalled
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Step, Sum, site_step
+
+
+def learning_step(name: str) -> Callable[[Callable[[Site, Any], Reply]], Step]:
+    """Register a learner's step: a site that lost its state begins anew, and what overflows is counted, not warned of."""
+
+    def register(run: Callable[[Site, Any], Reply]) -> Step:
+        return site_step(name, lost="restart")(np.errstate(over="ignore", invalid="ignore")(run))
+
+    return register
 
 
 def model_at(site: Site) -> Any:
@@ -29,7 +41,13 @@ def own_at(site: Site) -> Array:
 
 def first_parameters(learning: dict[str, Plain]) -> tuple[Array, Array]:
     """Return the parameters that everyone begins with: the shared ones, and a site's own."""
-    shared, own = model_of(learning["model"]).start(np.random.default_rng(learning["seed"]))
+    return _first_parameters(json.dumps(learning["model"], sort_keys=True), learning["seed"])
+
+
+@lru_cache(maxsize=2)
+def _first_parameters(model: str, seed: int) -> tuple[Array, Array]:
+    shared, own = model_of(json.loads(model)).start(np.random.default_rng(seed))
+    shared.flags.writeable = own.flags.writeable = False  # everyone in this process is given these very arrays
     return shared, own
 
 
@@ -79,8 +97,8 @@ def average(step: Step, message: dict[str, Plain], task: Task) -> Solve[dict[str
             f"numbers: the learner diverges; give it a smaller rate, or scale the rows"
         )
     means = {key: value / weight for key, value in answers.items() if key not in ("weight", "diverged", "shared")}
-    shared = model_of(task.model).settled(answers["shared"] / answers["shared"].dtype.type(weight))
-    return {**means, "shared": shared, "diverged": int(answers["diverged"])}
+    mean = (answers["shared"] / weight).astype(task.start.dtype, copy=False)  # an engine may add up in float64
+    return {**means, "shared": model_of(task.model).settled(mean), "diverged": int(answers["diverged"])}
 
 
 def averaging(step: Step, message: dict[str, Plain], task: Task, settings: Descending) -> Solve[Learned]:
@@ -114,6 +132,7 @@ def agree(site: Site, message: Plain) -> Reply:
 
 
 @site_step("learn.evaluate", lost="restart", free=True)
+@np.errstate(over="ignore", invalid="ignore")
 def evaluate(site: Site, message: Plain) -> Reply:
     """How well the shared parameters and a site's own, as stored, predict its test rows (its rows, without any).
 
