@@ -117,12 +117,13 @@ def averaging(step: Step, message: dict[str, Plain], task: Task, settings: Desce
 
 @site_step("learn.describe", setup=True, free=True)
 def describe(site: Site, message: Plain) -> Reply:
-    """How many rows and columns a site has, and which labels: what a model must have outputs for."""
+    """How many rows and which columns a site has, and which labels: what a model must have outputs for."""
     data = site.data
     if not hasattr(data, "y"):
         raise DataError(f"site {site.id!r} has rows, but nothing to predict of them; give it X and y")
+    columns = None if data.columns is None else list(data.columns)
     classes = data.classes if data.is_classes else None
-    return Reply({"rows": data.shape[0], "features": data.shape[1], "classes": classes})
+    return Reply({"rows": data.shape[0], "features": data.shape[1], "columns": columns, "classes": classes})
 
 
 @site_step("learn.agree", setup=True, free=True)
@@ -136,24 +137,34 @@ def agree(site: Site, message: Plain) -> Reply:
 def evaluate(site: Site, message: Plain) -> Reply:
     """How well the shared parameters and a site's own, as stored, predict its test rows (its rows, without any).
 
-    ``tune``: after so many more epochs of descent in ``part`` at this site, which are kept nowhere.
+    ``tune``: after so many more epochs of descent in ``part`` at this site. They are forgotten again, or with ``keep``
+    stay at the site as what it predicts with: its own part, or where nothing is its own, all of the model.
     """
-    model, own, shared = model_at(site), own_at(site), message["shared"]
+    model, own, shared, kept = model_at(site), own_at(site), message["shared"], None
     if message.get("tune"):
         fitted = model.fit(shared, own, rows_at(site), Descent(*message["tune"]), site.rng, message["part"])
         shared, own = fitted.shared, fitted.own
-    test = site.data.test or site.data
-    return Reply(scores(model, shared, own, test, site.state["learning"]["classes"]))
+        if message["keep"]:
+            kept = {"tuned": shared if message["part"] == "both" else own}
+    test, classes = site.data.test or site.data, site.state["learning"]["classes"]
+    seen = None if classes is None else site.data.classes
+    return Reply(scores(model, shared, own, test, classes, seen), state=kept)
 
 
-def scores(model: Any, shared: Array, own: Array, data: Any, classes: list[Any] | None) -> dict[str, Any]:
-    """Return the figures of one site: rows, and those predicted rightly (classes), or the square error (numbers)."""
+def scores(
+    model: Any, shared: Array, own: Array, data: Any, classes: list[Any] | None, seen: list[Any] | None
+) -> dict[str, Any]:
+    """Return the figures of one site: rows, and those predicted rightly (classes), or the square error (numbers).
+
+    ``unseen``: rows with a label that no site had in training; ``new``: with one that this site had not (``seen``).
+    """
     rows = labelled_rows(data, classes)
     outputs = model.outputs(shared, own, rows.X)
-    if classes is None:
+    if classes is None or seen is None:
         return {"rows": len(rows.y), "squares": float(np.sum((outputs[:, 0] - rows.y) ** 2))}
     right = int(np.sum(outputs.argmax(axis=1) == rows.y))
-    return {"rows": len(rows.y), "right": right, "unseen": int(np.sum(rows.y < 0))}
+    new = int(np.sum(class_numbers(data.y, seen) < 0))
+    return {"rows": len(rows.y), "right": right, "unseen": int(np.sum(rows.y < 0)), "new": new}
 
 
 def ask_all(step: Step, message: Plain = None) -> Solve[dict[str, Any]]:
