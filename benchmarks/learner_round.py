@@ -1,4 +1,4 @@
-"""One round of 100 sites of MNIST, 5 classes each: fedspan's learners beside a plain loop of torch.optim over the sites.
+"""One round of 100 sites of MNIST: fedspan's learners beside a plain loop of torch.optim over the sites.
 
 Both do the same work from the same parameters with the same batches: what they come to is compared first, and is the
 same to rounding. Then they take turns, and a ratio is the median over the turns. The plain loop is what one writes with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def module(spec: dict[str, Any]) -> nn.Sequential:
         sizes = [64 * 4 * 4, 120, 64, spec["classes"]]
     else:
         sizes = [spec["features"], *spec["hidden"], spec["classes"]]
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -19,7 +19,7 @@ from fedspan.rounds import Gather, Reply, Round, Site, Solve, Step, Sum, site_st
 
 
 def learning_step(name: str) -> Callable[[Callable[[Site, Any], Reply]], Step]:
-    """Register a learner's step: a site that lost its state begins anew, and what overflows is counted, not warned of."""
+    """Register a learner's step: a site that lost its state begins anew; what overflows is counted, not warned of."""
 
     def register(run: Callable[[Site, Any], Reply]) -> Step:
         return site_step(name, lost="restart")(np.errstate(over="ignore", invalid="ignore")(run))

@@ -86,20 +86,17 @@ class Network:
         """Fit a network of those columns only, and put what it learnt in its place."""
         dense = Dense([len(read), *self._dense.sizes[1:]], self._dense.dropout)
         narrow = Network(None, dense, self._own, len(self._dense.shapes) - self._head_at, len(read))
-        read_and_bias = np.append(read, self._features)
         inputs, outputs = self._dense.shapes[0]
-        body, other = (own, shared) if self._own == "body" else (shared, own)
-        first = body[: inputs * outputs].reshape(inputs, outputs)
-        few = np.concatenate([first[read_and_bias].ravel(), body[inputs * outputs :]])
-        parts = (other, few) if self._own == "body" else (few, other)
-        fitted = narrow.fit(*parts, Rows(rows.X[:, read], rows.y), how, rng, part)
-        few, other = (fitted.own, fitted.shared) if self._own == "body" else (fitted.shared, fitted.own)
+        swapped = self._own == "body"
+        body, other = (own, shared) if swapped else (shared, own)
+        at = np.append(read, self._features)  # the last row is the bias
+        few = np.concatenate([body[: inputs * outputs].reshape(inputs, outputs)[at].ravel(), body[inputs * outputs :]])
+        fitted = narrow.fit(*((other, few) if swapped else (few, other)), Rows(rows.X[:, read], rows.y), how, rng, part)
+        few, other = (fitted.own, fitted.shared) if swapped else (fitted.shared, fitted.own)
         body = body.copy()
-        body[: inputs * outputs].reshape(inputs, outputs)[read_and_bias] = few[: len(read_and_bias) * outputs].reshape(
-            -1, outputs
-        )
-        body[inputs * outputs :] = few[len(read_and_bias) * outputs :]
-        return Fitted(*((other, body) if self._own == "body" else (body, other)), fitted.loss)
+        body[: inputs * outputs].reshape(inputs, outputs)[at] = few[: len(at) * outputs].reshape(-1, outputs)
+        body[inputs * outputs :] = few[len(at) * outputs :]
+        return Fitted(*((other, body) if swapped else (body, other)), fitted.loss)
 
     def _moving(self, shared: Array, own: Array, trained: slice) -> Moving:
         return Moving(self._front, self._dense, self._views, self._flat(shared, own), trained)
