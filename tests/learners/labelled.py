@@ -16,7 +16,7 @@ from fedspan.sites import open_sites
 
 def planted(sites=8, rows=40, d=9, k=2, *, noise=0.0, seed=0):
     """Sites of y = w_i' B' x + noise with heads of norm sqrt(k); returns them and B (the paper's section 4)."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, 1])  # another one than first parameters are drawn with
     basis = orth(rng.standard_normal((d, k)))
     sources = {}
     for i in range(sites):
