@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -116,9 +118,9 @@ class Quadratic:
 @pytest.fixture
 def quadratics(monkeypatch):
     """Sites whose model is a quadratic."""
-    monkeypatch.setattr("fedspan.learners.site.model_of", lambda spec: Quadratic())
-    first = Quadratic().start(np.random.default_rng(0))
-    monkeypatch.setattr("fedspan.learners.site._first_parameters", lambda model, seed: first)
+    first, site = Quadratic().start(np.random.default_rng(0)), import_module("fedspan.learners.site")
+    monkeypatch.setattr(site, "model_of", lambda spec: Quadratic())
+    monkeypatch.setattr(site, "_first_parameters", lambda model, seed: first)
     return planted(sites=5, rows=20, d=4, noise=0.3)[0]
 
 

@@ -43,7 +43,7 @@ def update(site: Site, message: dict[str, Any]) -> Reply:
     head = model.fit(shared, own, rows, Descent(*message["head"]), site.rng, "own")  # Alg. 1, line 8; Alg. 2, line 10
     body = model.fit(shared, head.own, rows, Descent(*message["body"]), site.rng, "shared")  # lines 9; 11
     more = {"heads": second_moment(head.own, shared.shape[1])} if message["heads"] else {}
-    return contribution(site, body, weight=len(rows.y) if message["by_rows"] else 1.0, **more)
+    return contribution(site, body, message["shared"], weight=len(rows.y) if message["by_rows"] else 1.0, **more)
 
 
 def second_moment(own: Array, components: int) -> Array:

@@ -32,7 +32,7 @@ def update(site: Site, message: dict[str, Any]) -> Reply:
     rows = rows_at(site)
     how = Descent(*message["descent"])
     fitted = model_at(site).fit(message["shared"], own_at(site), rows, how, site.rng, "both")
-    return contribution(site, fitted, weight=len(rows.y) if message["by_rows"] else 1.0)
+    return contribution(site, fitted, message["shared"], weight=len(rows.y) if message["by_rows"] else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def update(site: Site, message: dict[str, Any]) -> Reply:
             w = w - how.rate * speed
             losses.append(loss)
     fitted = Fitted(w, own, float(np.mean(losses)))
-    return contribution(site, fitted, weight=len(rows.y) if message["by_rows"] else 1.0)
+    return contribution(site, fitted, message["shared"], weight=len(rows.y) if message["by_rows"] else 1.0)
 
 
 def _triples(rows: Rows, batch: int, rng: np.random.Generator) -> Iterator[tuple[Rows, Rows, Rows]]:

@@ -17,6 +17,9 @@ from fedspan.learners.settings import Descending
 from fedspan.learners.task import Learned, Task, stalled
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Step, Sum, site_step
 
+FURTHEST = 10.0
+"""A site's reply is left out where its shared parameters went further than so many times their length (and 1)."""
+
 
 def learning_step(name: str) -> Callable[[Callable[[Site, Any], Reply]], Step]:
     """Register a learner's step: a site that lost its state begins anew; what overflows is counted, not warned of."""
@@ -68,23 +71,34 @@ def labelled_rows(data: Any, classes: list[Any] | None) -> Rows:
     return Rows(data.X, data.y if classes is None else class_numbers(data.y, classes))
 
 
-def contribution(site: Site, fitted: Fitted, *, weight: float = 1.0, **more: Array) -> Reply:
+def contribution(site: Site, fitted: Fitted, begun: Array, *, weight: float = 1.0, **more: Array) -> Reply:
     """Return what a site adds to the sums: its shared parameters and its loss, both weighted.
 
-    Parameters that are no longer finite numbers would spoil everyone's: they are left out, and counted.
+    Where the descent from ``begun`` diverged, what came of it would spoil everyone's: it is left out, and counted.
     """
     kept = {key: site.state[key] for key in ("read",) if key in site.state}
-    finite = all(np.isfinite(part).all() for part in (fitted.shared, fitted.own, fitted.loss))
-    if not finite:
-        fitted, weight = Fitted(np.zeros_like(fitted.shared), fitted.own, 0.0), 0.0
+    lost = diverged(fitted, begun)
+    if lost:
+        fitted, weight = Fitted(np.zeros_like(begun), fitted.own, 0.0), 0.0
         more = {key: np.zeros_like(value) for key, value in more.items()}
         kept["diverged"] = int(site.state.get("diverged", 0)) + 1
     else:
         kept["own"] = fitted.own
     factor = fitted.shared.dtype.type(weight)
     parts = {"shared": factor * fitted.shared, **{key: weight * value for key, value in more.items()}}
-    figures = {"weight": weight, "loss": weight * fitted.loss, "diverged": 0.0 if finite else 1.0}
+    figures = {"weight": weight, "loss": weight * fitted.loss, "diverged": float(lost)}
     return Reply({**parts, **figures}, state=kept)
+
+
+def diverged(fitted: Fitted, begun: Array) -> bool:
+    """Whether parameters are no longer finite numbers, or the shared ones went further than any descent should.
+
+    >>> [diverged(Fitted(np.full(2, far), np.zeros(0), 0.1), np.ones(2)) for far in (5.0, 50.0, np.nan)]
+    [False, True, True]
+    """
+    if not all(np.isfinite(part).all() for part in (fitted.shared, fitted.own, fitted.loss)):
+        return True
+    return not np.linalg.norm(fitted.shared - begun) <= FURTHEST * (1 + np.linalg.norm(begun))
 
 
 def average(step: Step, message: dict[str, Plain], task: Task) -> Solve[dict[str, Any]]:
@@ -93,8 +107,8 @@ def average(step: Step, message: dict[str, Plain], task: Task) -> Solve[dict[str
     weight = float(answers["weight"])
     if weight == 0:
         raise ConvergenceError(
-            f"{step.name}: at all {answers['diverged']:.0f} sites that answered the parameters are no longer finite "
-            f"numbers: the learner diverges; give it a smaller rate, or scale the rows"
+            f"{step.name}: the learner diverges at all {answers['diverged']:.0f} sites that answered: its parameters "
+            f"run away, or are no longer finite numbers; give it a smaller rate, or scale the rows (and y, if numbers)"
         )
     means = {key: value / weight for key, value in answers.items() if key not in ("weight", "diverged", "shared")}
     mean = (answers["shared"] / weight).astype(task.start.dtype, copy=False)  # an engine may add up in float64
