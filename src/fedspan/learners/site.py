@@ -17,6 +17,8 @@ from fedspan.learners.settings import Descending
 from fedspan.learners.task import Learned, Task, stalled
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Step, Sum, site_step
 
+_FIRST = 4
+"""What first parameters are drawn with, beside the seed."""
 FURTHEST = 10.0
 """A site's reply is left out where its shared parameters went further than so many times their length (and 1)."""
 
@@ -49,7 +51,8 @@ def first_parameters(learning: dict[str, Plain]) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=2)
 def _first_parameters(model: str, seed: int) -> tuple[Array, Array]:
-    shared, own = model_of(json.loads(model)).start(np.random.default_rng(seed))
+    # a stream of its own: data simulated with the same seed must not begin with the same numbers
+    shared, own = model_of(json.loads(model)).start(np.random.default_rng([seed, _FIRST]))
     shared.flags.writeable = own.flags.writeable = False  # everyone in this process is given these very arrays
     return shared, own
 
