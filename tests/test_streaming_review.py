@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse
 from sklearn.decomposition import PCA
 
 from fedspan import StreamingPCA
@@ -42,6 +43,27 @@ def test_rows_are_counted_in_whole_numbers():
     summary = StreamingPCA(2).fit(rows(60)).summary()
     with pytest.raises(DataError, match="do not fit together"):
         Summary.from_plain(summary.as_plain() | {"rows": True})
+
+
+@pytest.mark.parametrize("part", ["basis", "values", "mean", "mass", "total"])
+@pytest.mark.parametrize("kind", [complex, np.float32, int])
+def test_numbers_of_a_summary_are_floats(part, kind):
+    """They came through the checks: complex ones lost their other part in each merge, narrow ones half their digits."""
+    good = StreamingPCA(2).fit(rows(60)).summary().as_plain()
+    with pytest.raises(DataError, match="floats of 64 bits"):
+        Summary.from_plain(good | {part: np.asarray(good[part]).astype(kind)[()]})
+
+
+@pytest.mark.parametrize("missing", ["error", "mean"])
+def test_an_entry_in_two_parts_counts_as_their_sum(missing):
+    """The total was that of the parts' squares, and each share of the variance a fifth of what it is."""
+    data = rows(40)
+    places = np.tile(np.r_[np.arange(4), np.arange(4)], 40)
+    parts = scipy.sparse.csr_array((np.hstack([2 * data, -data]).ravel(), places, np.arange(0, 321, 8)), shape=(40, 4))
+    before = parts.copy()
+    model = StreamingPCA(2, missing=missing).fit(parts)
+    np.testing.assert_allclose(model.explained_variance_ratio_, PCA(2).fit(data).explained_variance_ratio_)
+    np.testing.assert_array_equal(parts.data, before.data)  # the caller's own are left as they were
 
 
 def test_a_cursor_whose_reading_failed_begins_again():

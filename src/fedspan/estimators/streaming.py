@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedspan.data import Source, open_source
+from fedspan.data.arrays import whole_entries
 from fedspan.data.source import to_host
 from fedspan.encoding import Array, decode, encode
 from fedspan.errors import ConfigurationError, DataError
@@ -158,6 +159,7 @@ class StreamingPCA(Decomposition):
             self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=first, ensure_min_samples=1,
             **self._gaps(),
         )  # fmt: skip
+        X = whole_entries(X) if scipy.sparse.issparse(X) else X
         self._take([(X, _checked_weights(sample_weight, X.shape[0]))], X.shape[1], settings)
         return self
 
