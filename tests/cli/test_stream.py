@@ -404,6 +404,32 @@ def test_an_older_summary_does_not_replace_a_newer_one(study: Study) -> None:
     assert merging.rows["lyon"] == 120  # what was read before stays
 
 
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_state_that_was_restored_or_deleted_publishes_newer_summaries(
+    tmp_path: Path, study: Study, copy: bool
+) -> None:
+    """Whoever merged the summaries before would have left them out as older, until there were as many again."""
+    text = (tmp_path / "turin.csv").read_text()
+    study.run("--once")
+    state = study.out / "sites" / "turin.state"
+    old = state.read_bytes()
+    for stop in (310, 320):
+        (tmp_path / "turin.csv").write_text(text + as_csv(ROWS[300:stop]))
+        study.run("--once", "--resume")
+    elsewhere = Merging(load_stream(study.file), study.out, lambda text: pytest.fail(text))
+    assert elsewhere.look()
+    assert study.published("turin").seq == 3
+    if copy:
+        state.write_bytes(old)
+    else:
+        state.unlink()
+        (tmp_path / "turin.csv").write_text(text)
+    study.run("--once", "--resume")
+    assert study.published("turin").seq == 4
+    assert elsewhere.look()
+    assert elsewhere.rows == {"turin": 320 if copy else 300}
+
+
 # ---- stopped, killed, resumed --------------------------------------------------------------------
 
 

@@ -60,6 +60,7 @@ class SiteStream:
         self._is_aligned = False
         self._named = 0
         position = self._restored() if resume and self._state.exists() else None
+        self.seq = max(self.seq, self._published())
         self.tail = follow(
             self.entry.path, position=position, drop=(*study.drop, *self.entry.drop), strict_drop=False,
             delimiter=self.entry.delimiter, decimal=self.entry.decimal, header=self.entry.header, columns=study.columns,
@@ -169,6 +170,13 @@ class SiteStream:
             columns = None if self._columns.names is None else list(self._columns.names)
             summary = self._known.stream.now()
             Published(self.name, self.seq, self._study.fingerprint, columns, summary).write(self._summary)
+
+    def _published(self) -> int:
+        """Return the number of the summary that is there: what replaces it must not look older to whoever has it."""
+        try:
+            return Published.read(self._summary).seq
+        except FileError:  # none, or a damaged one
+            return 0
 
     def _terms(self) -> dict[str, Plain]:
         """What must be the same for the stream to go on."""
