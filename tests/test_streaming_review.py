@@ -11,7 +11,8 @@ from sklearn.decomposition import PCA
 
 from fedspan import StreamingPCA
 from fedspan.data.cursor import Cursor
-from fedspan.errors import DataError
+from fedspan.data.source import Source
+from fedspan.errors import ConfigurationError, DataError
 from fedspan.linalg import Summary, merge_summaries
 
 
@@ -89,3 +90,55 @@ def test_a_fraction_of_the_variance_is_reached_within_one_block(block_size, frac
     pca = StreamingPCA(fraction, block_size=block_size).fit(data)
     assert pca.explained_variance_ratio_.sum() >= fraction  # 0.25 at thirty components, where 0.9 was asked for
     assert pca.n_components_ <= PCA(fraction).fit(data).n_components_ + 6
+
+
+CHANGED = {
+    "n_components": 3, "block_size": 30, "forgetting": 0.9, "energy": (0.02, 0.2), "center": False, "oversampling": 1,
+    "window": 2, "missing": "skip", "random_state": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_parameters_that_were_changed_under_way_are_refused_by_name(name, tmp_path):
+    """They were as good as not given: the stream went on by those that it began with."""
+    StreamingPCA(2).fit(rows(60)).save(tmp_path / "stream.fedspan")
+    for pca in (StreamingPCA(2).fit(rows(60)), StreamingPCA.load(tmp_path / "stream.fedspan")):
+        before = pca.get_params()[name]
+        pca.set_params(**{name: CHANGED[name]})
+        with pytest.raises(ConfigurationError, match=rf"began with {name} = .* now; set it back, or call fit"):
+            pca.partial_fit(rows(9))
+        assert pca.set_params(**{name: before}).partial_fit(rows(9)).n_samples_seen_ == 69
+        assert pca.set_params(**{name: CHANGED[name]}).fit(rows(9)).n_samples_seen_ == 9
+
+
+def test_a_stream_that_fills_gaps_counts_the_rows_of_one_that_does_not():
+    """Gaps were filled with the mean of its own rows alone."""
+    mine, theirs = rows(60), rows(40, seed=1) + 100
+    for missing in ("error", "skip"):
+        pca = StreamingPCA(2, missing="mean").fit(mine).merge(StreamingPCA(2, missing=missing).fit(theirs))
+        np.testing.assert_allclose(pca.fill_, np.vstack([mine, theirs]).mean(axis=0))
+        np.testing.assert_allclose(pca.fill_, pca.mean_)
+    uncentred = StreamingPCA(2, missing="mean", center=False).fit(mine)
+    kept = uncentred.fill_
+    np.testing.assert_array_equal(uncentred.merge(StreamingPCA(2, center=False).fit(theirs)).fill_, kept)  # not known
+
+
+def test_means_that_gaps_are_filled_with_forget_refused_rows():
+    late = rows(9)
+    late[3, 2] = np.inf
+    pca = StreamingPCA(2, missing="mean").fit(rows(60))
+    before = pca.fill_.copy()
+    with pytest.raises(DataError, match="rescale"):
+        pca.partial_fit(Halves(rows(9, seed=1), late))
+    np.testing.assert_array_equal(pca.fill_, before)
+
+
+class Halves(Source):
+    """A source of two blocks."""
+
+    def __init__(self, *blocks):
+        self._blocks, self.columns, self.dtype = blocks, None, np.dtype(np.float64)
+        self.shape = (sum(len(block) for block in blocks), blocks[0].shape[1])
+
+    def blocks(self):
+        yield from self._blocks
