@@ -82,6 +82,15 @@ def test_it_is_scikit_learns_pca_where_all_directions_are_kept(kind, whiten, blo
     )
 
 
+def test_shares_and_noise_are_of_all_variance_though_some_of_it_was_cut_off():
+    x = rows(200, 40, rank=40)
+    model = fed(StreamingPCA(3, block_size=25, oversampling=2), x)
+    total, held = pooled(x)[3], np.sum(model.singular_values_**2)
+    assert np.sum(model.summary().values ** 2) < 0.98 * total
+    np.testing.assert_allclose(model.explained_variance_ratio_, model.singular_values_**2 / total, rtol=1e-12)
+    assert model.noise_variance_ == pytest.approx((total - held) / 199 / 37, rel=1e-10)
+
+
 def test_uncentred_it_is_a_truncated_svd():
     x = rows()
     theirs = TruncatedSVD(3, algorithm="arpack", random_state=0).fit(x)
