@@ -231,6 +231,33 @@ def test_the_same_block_asked_otherwise_costs_again_and_other_partitions_too():
     assert spent(site) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    ("t", "count"),
+    [
+        (-1, 4),
+        (4, 4),
+        (0, 0),
+        (True, 4),
+        (False, 4),
+        (1.0, 4),
+        (0.5, 4),
+        ("1", 4),
+        (None, 4),
+        (0, True),
+        (0, 1.0),
+        (0, "4"),
+    ],
+)
+def test_what_is_no_block_is_refused_and_costs_nothing(t, count):
+    """``True`` is block 1 by another name, and half a block overlaps with two: beside those it would go unpaid."""
+    site = prepared()
+    block(site, 1, 1, 4)
+    before = charges(site)
+    with pytest.raises(PolicyError, match=r"block .* of .* is none; blocks are numbered from 0"):
+        block(site, 2, t, count)
+    assert charges(site) == before
+
+
 def test_a_run_charges_sites_and_coordinator_once_for_all_blocks(tmp_path):
     solver = StreamingModSulq(blocks=5, slice_width=2)
     sources = {name: open_source(x) for name, x in rows_of(d=4).items()}
