@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 
 import numpy as np
@@ -25,6 +26,8 @@ def peaks(rows: int, marks: tuple[int, ...]) -> list[int]:
     try:
         for done in range(BLOCK, rows + 1, BLOCK):
             pca.partial_fit(np.roll(chunk, done // BLOCK, axis=0) * rng.choice([-1.0, 1.0], (BLOCK, 1)))
+            if done % (100 * BLOCK) == 0:
+                gc.collect()  # until then Python keeps up to 2,000 freed tuples of each size, 0.4 MB in the end
             if done in marks:
                 found.append(tracemalloc.get_traced_memory()[1])
                 tracemalloc.reset_peak()
