@@ -23,7 +23,6 @@ from fedspan.learners.rows import Rows
 from fedspan.learners.site import first_parameters, scores
 from fedspan.representation_file import load_representation, save_representation
 
-
 _JOINING = 5
 """What the order of a new site's rows is drawn with, beside the seed and its name."""
 
