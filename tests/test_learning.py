@@ -292,6 +292,14 @@ def test_what_a_private_start_released_is_not_forgotten_when_the_run_fails(tmp_p
     assert not (tmp_path / "plain").exists()
 
 
+def test_what_an_earlier_run_charged_does_not_keep_what_a_failed_one_left(tmp_path):
+    learn(Learning(learner=LINEAR, start="moments"), sources(numbers()), folder=tmp_path / "earlier", privacy=PRIVACY)
+    kept = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigurationError, match="n0 = 5 sites"):
+        learn(Learning(learner=Doubling(stage=LINEAR, n0=5)), sources(numbers()), folder=tmp_path)
+    assert sorted(tmp_path.rglob("*")) == kept
+
+
 def test_privacy_is_refused_where_it_would_cover_nothing():
     for study in (Learning(learner=LINEAR), Learning(learner=LINEAR, start=basis())):
         with pytest.raises(ConfigurationError, match=r"privacy covers the method-of-moments start only"):
