@@ -106,6 +106,15 @@ def test_heads_are_second_moments_summed_over_sites():
     assert solve(FedRep(rounds=1, **ALG_2), sources)[1].contraction is None
 
 
+def test_by_rows_the_second_moments_of_heads_count_so_too():
+    few, many = planted(sites=2, rows=12, noise=0.3)[0], planted(sites=2, rows=70, noise=0.3)[0]
+    sources = {"site0": few["site0"], "site1": many["site1"]}
+    federation, found = solve(FedRep(rounds=1, rate=0.1, heads=True, by_rows=True, **ALG_2), sources)
+    heads = round_17_to_19(first_parameters(federation.agreed)[0], sources.values(), 0.1)[1]
+    moment = (12 * np.outer(heads[0], heads[0]) + 70 * np.outer(heads[1], heads[1])) / 82
+    assert found.contraction == pytest.approx(1 - 0.1 * np.linalg.eigvalsh(moment)[0], rel=1e-9)
+
+
 def test_heads_of_several_classes_have_second_moments_of_k_by_k():
     sources = clouds(dtype=np.float64)
     spec = {"outputs": 3, "classes": True, "d": 6, "k": 2}
