@@ -78,10 +78,15 @@ def one(asked: tuple[int, str, int, int]) -> Cell:
     target = TARGET * full.distances[-1]
     waited, counts = np.unique(fast.waited, return_counts=True)
     return Cell(
-        full=full.reached(target, sites), doubling=fast.reached(target, sites),
-        formula=planned.reached(target, sites), start_time=full.start_time, floor=float(full.distances[-1]),
-        rounds_full=int(np.flatnonzero(full.distances <= target)[0]), early=counts[waited < sites].tolist(), contraction=full.contraction,
-    )  # fmt: skip
+        full=full.reached(target, sites),
+        doubling=fast.reached(target, sites),
+        formula=planned.reached(target, sites),
+        start_time=full.start_time,
+        floor=float(full.distances[-1]),
+        rounds_full=int(np.flatnonzero(full.distances <= target)[0]),
+        early=counts[waited < sites].tolist(),
+        contraction=full.contraction,
+    )
 
 
 @dataclass(frozen=True)

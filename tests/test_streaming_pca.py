@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -79,6 +80,15 @@ def test_it_is_scikit_learns_pca_where_all_directions_are_kept(kind, whiten, blo
     np.testing.assert_allclose(
         ours.inverse_transform(ours.transform(x)), theirs.inverse_transform(theirs.transform(dense)), atol=1e-9
     )
+
+
+def test_shares_and_noise_are_of_all_variance_though_some_of_it_was_cut_off():
+    x = rows(200, 40, rank=40)
+    model = fed(StreamingPCA(3, block_size=25, oversampling=2), x)
+    total, held = pooled(x)[3], np.sum(model.singular_values_**2)
+    assert np.sum(model.summary().values ** 2) < 0.98 * total
+    np.testing.assert_allclose(model.explained_variance_ratio_, model.singular_values_**2 / total, rtol=1e-12)
+    assert model.noise_variance_ == pytest.approx((total - held) / 199 / 37, rel=1e-10)
 
 
 def test_uncentred_it_is_a_truncated_svd():
@@ -214,6 +224,26 @@ def test_sparse_rows_of_a_source_stay_sparse(monkeypatch):
     expected = StreamingPCA(n_components=3, block_size=20).fit(stacked)
     monkeypatch.setattr(scipy.sparse.csr_array, "toarray", None)
     assert state(StreamingPCA(n_components=3, block_size=20).fit(Blocks(*blocks))) == state(expected)
+
+
+@pytest.mark.parametrize("missing", ["error", "mean", "skip"])
+def test_sparse_rows_are_never_made_dense_whatever_becomes_of_gaps(missing):
+    """Rows that wait, are joined, filled, left out, folded and scored: dense, they would take 24 MB a time."""
+    d, rng = 10_000, np.random.default_rng(0)
+    x = scipy.sparse.random_array((300, d), density=1e-3, format="csr", rng=rng)
+    if missing != "error":
+        x.data[7] = np.nan
+    model = StreamingPCA(2, block_size=250, oversampling=2, missing=missing).partial_fit(x[10:20])
+    tracemalloc.start()
+    try:
+        for part in cuts(300, [100, 200]):
+            model.partial_fit(x[part])
+        model.transform(x)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert model.n_blocks_ == 1
+    assert peak < 100 * d * 8 / 2  # half of the least of the three parts
 
 
 # ---- rows that wait, and too few of them -----------------------------------------------------------------------

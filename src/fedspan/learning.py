@@ -278,8 +278,12 @@ def moments_start(
         if source.is_classes:
             raise ConfigurationError(f"the method of moments needs y to be numbers; site {name!r} has classes")
         rows[name] = ArraySource(source.X * source.y[:, None].astype(source.X.dtype))
-    moments = Study(
+    return run(moments_study(study, privacy), rows, engine=engine, watchers=watchers, folder=folder, resume=resume)
+
+
+def moments_study(study: Learning, privacy: GaussianPrivacy | None) -> Study:
+    """Return the study whose components a linear model begins with."""
+    return Study(
         n_components=int(study.model["components"]), solver="auto", preparation=Preparation(center=False),
         seed=study.seed, privacy=privacy,
     )  # fmt: skip
-    return run(moments, rows, engine=engine, watchers=watchers, folder=folder, resume=resume)

@@ -42,14 +42,13 @@ def save_representation(model: Any, path: Path, *, heads: bool = True) -> None:
     sites = sorted(own)
     arrays = {"shared": fitted.pop("shared_"), **{f"own.{i}": own[site] for i, site in enumerate(sites)}}
     fitted.pop("classes_")  # they are in what was agreed
-    header = json.dumps(
-        {
-            "format": FORMAT, "version": VERSION, "estimator": type(model).__name__, "params": _params(model),
-            "fitted": {name: _to_json(name, value) for name, value in fitted.items()}, "sites": sites,
-        }
-    )  # fmt: skip
+    header = {
+        "format": FORMAT, "version": VERSION, "estimator": type(model).__name__, "params": _params(model),
+        "fitted": {name: _to_json(name, value) for name, value in fitted.items()}, "sites": sites,
+    }  # fmt: skip
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomically(path, save(arrays, {"fedspan": header, "digest": _digest(header, arrays)}))
+    text = json.dumps({**header, "digest": _digest(header, arrays)})
+    write_atomically(path, save(arrays, {"fedspan": text}))
 
 
 def load_representation(path: Path, kind: type[E]) -> E:
@@ -83,11 +82,15 @@ def read_representation(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except Exception as cause:  # a damaged file raises whatever its reader stumbles over
         raise FileError(f"{path} is not a fedspan model file, or was cut short ({cause})") from cause
-    if "fedspan" not in metadata or "digest" not in metadata:
+    if "fedspan" not in metadata:
         raise FileError(f"{path} was not written by fedspan: a safetensors file without fedspan's header")
-    if metadata["digest"] != _digest(metadata["fedspan"], arrays):
+    try:
+        header = dict(json.loads(metadata["fedspan"]))
+        intact = header.pop("digest") == _digest(header, arrays)
+    except (ValueError, LookupError, TypeError):
+        intact = False
+    if not intact:
         raise FileError(f"{path} is damaged: its content is not what was written; take a copy, or learn anew")
-    header = json.loads(metadata["fedspan"])
     found = header.get("format"), header.get("version")
     if found[0] != FORMAT or not isinstance(found[1], int) or found[1] > VERSION:
         raise FileError(
@@ -107,8 +110,8 @@ def holds_representation(path: Path) -> bool:
     return len(begin) == 9 and begin[8:] == b"{" and not begin.startswith(b"PK")
 
 
-def _digest(header: str, arrays: dict[str, Array]) -> str:
-    return hashlib.sha256(header.encode() + encode(arrays)).hexdigest()
+def _digest(header: dict[str, Any], arrays: dict[str, Array]) -> str:
+    return hashlib.sha256(json.dumps(header).encode() + encode(arrays)).hexdigest()
 
 
 def _params(model: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fedspan.cli.stream_rows import Columns
 from fedspan.cli.stream_site import SiteStream
 from fedspan.cli.stream_view import figures_of
 from fedspan.encoding import decode, encode
+from fedspan.errors import FileError
 from fedspan.linalg import Summary
 from fedspan.published import Published
 from fedspan.stream_file import load_stream
@@ -404,6 +405,32 @@ def test_an_older_summary_does_not_replace_a_newer_one(study: Study) -> None:
     assert merging.rows["lyon"] == 120  # what was read before stays
 
 
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_state_that_was_restored_or_deleted_publishes_newer_summaries(
+    tmp_path: Path, study: Study, copy: bool
+) -> None:
+    """Whoever merged the summaries before would have left them out as older, until there were as many again."""
+    text = (tmp_path / "turin.csv").read_text()
+    study.run("--once")
+    state = study.out / "sites" / "turin.state"
+    old = state.read_bytes()
+    for stop in (310, 320):
+        (tmp_path / "turin.csv").write_text(text + as_csv(ROWS[300:stop]))
+        study.run("--once", "--resume")
+    elsewhere = Merging(load_stream(study.file), study.out, lambda text: pytest.fail(text))
+    assert elsewhere.look()
+    assert study.published("turin").seq == 3
+    if copy:
+        state.write_bytes(old)
+    else:
+        state.unlink()
+        (tmp_path / "turin.csv").write_text(text)
+    study.run("--once", "--resume")
+    assert study.published("turin").seq == 4
+    assert elsewhere.look()
+    assert elsewhere.rows == {"turin": 320 if copy else 300}
+
+
 # ---- stopped, killed, resumed --------------------------------------------------------------------
 
 
@@ -439,11 +466,42 @@ def test_a_damaged_state_is_named_and_the_others_go_on(tmp_path: Path, study: St
     with (tmp_path / "turin.csv").open("a") as file:
         file.write(as_csv(ROWS[300:310]))
     found = study.run("--once", "--resume", code=4)
-    assert f"{state} is damaged" in found["sites"]["lyon"]["problem"]
+    assert f"{state} is damaged or of another version" in found["sites"]["lyon"]["problem"]
     assert "restore it from a copy, or delete it" in study.errors
     assert found["merged"]["sites"] == {"lyon": 400, "turin": 310}
     result = invoke("stream", study.file, "--once", "--resume", "--site", "lyon")
     assert result.exit_code == 4
+
+
+def test_every_bit_of_a_state_that_is_damaged_is_told(study: Study) -> None:
+    """A digit of a mean, or of the place in the input, reads as well as any other."""
+    study.run("--once")
+    state = study.out / "sites" / "turin.state"
+    content, rng, said = state.read_bytes(), np.random.default_rng(0), list[str]()
+    for place in rng.permutation(len(content))[:300]:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        state.write_bytes(bytes(damaged))
+        with pytest.raises(
+            FileError, match=r"turin\.state is damaged or of another version .* restore it from a copy, or delete it"
+        ):
+            SiteStream("turin", load_stream(study.file), Columns(), study.out, said.append, resume=True)
+    state.write_bytes(content)
+    site = SiteStream("turin", load_stream(study.file), Columns(), study.out, said.append, resume=True)
+    assert (figures_of(site)["rows"], said) == (300, [])
+
+
+def test_a_state_of_another_version_is_refused(study: Study) -> None:
+    study.run("--once")
+    state = study.out / "sites" / "turin.state"
+    state.write_bytes(encode({**decode(state.read_bytes()), "version": 2}))
+    found = invoke("stream", study.file, "--once", "--resume")
+    assert found.exit_code == 4
+    assert (
+        "turin.state is damaged or of another version (it has format 'fedspan-stream-state' version 2); this fe"
+        in found.stderr
+    )
+    assert "version 1: take the one that wrote it, or restore it from a copy" in found.stderr
 
 
 class Killed(BaseException):

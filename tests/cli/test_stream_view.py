@@ -76,6 +76,22 @@ def test_elsewhere_a_line_is_written_when_a_site_publishes(
     assert ", rank 2, captured " in err
 
 
+def test_the_rate_is_that_of_the_last_second_or_more(
+    site: SiteStream, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(stream_view.time, "monotonic", lambda: now[0])
+    view, told = View(None), []
+    view.begin([site])
+    site.step()
+    for seconds, rows in ((0.5, 0), (0.25, 60), (1.0, 0), (1.5, 300), (3.0, 0)):
+        now[0] += seconds
+        site.read += rows
+        view.published(site)
+        told.append(capsys.readouterr().err.split(", ")[1])
+    assert told == ["180 rows/s", "180 rows/s", "48 rows/s", "200 rows/s", "0 rows/s"]
+
+
 def test_ctrl_c_is_asked_for_and_the_second_one_interrupts() -> None:
     before = signal.getsignal(signal.SIGINT)
     with stopping() as asked:

@@ -231,6 +231,44 @@ def test_the_same_block_asked_otherwise_costs_again_and_other_partitions_too():
     assert spent(site) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    ("t", "count"),
+    [
+        (-1, 4),
+        (4, 4),
+        (0, 0),
+        (True, 4),
+        (False, 4),
+        (1.0, 4),
+        (0.5, 4),
+        ("1", 4),
+        (None, 4),
+        (0, True),
+        (0, 1.0),
+        (0, "4"),
+    ],
+)
+def test_what_is_no_block_is_refused_and_costs_nothing(t, count):
+    """``True`` is block 1 by another name, and half a block overlaps with two: beside those it would go unpaid."""
+    site = prepared()
+    block(site, 1, 1, 4)
+    before = charges(site)
+    with pytest.raises(PolicyError, match=r"block .* of .* is none; blocks are numbered from 0"):
+        block(site, 2, t, count)
+    assert charges(site) == before
+
+
+@pytest.mark.parametrize("neighbours", [{}, {"neighbours": "site", "site_norm": 5.0}])
+def test_a_site_refuses_blocks_where_a_row_more_would_move_all_that_come_after_it(neighbours):
+    """Whatever the coordinator says: they would be charged as disjoint, and are not."""
+    site = opened(privacy=private(**neighbours))
+    ask(site, 0, "data.prepare", preparation())
+    before = charges(site)
+    with pytest.raises(PolicyError, match=r"side by side only where a row is replaced.*state n_public = true"):
+        block(site, 1, 0, 4)
+    assert charges(site) == before
+
+
 def test_a_run_charges_sites_and_coordinator_once_for_all_blocks(tmp_path):
     solver = StreamingModSulq(blocks=5, slice_width=2)
     sources = {name: open_source(x) for name, x in rows_of(d=4).items()}

@@ -15,6 +15,7 @@ import fedspan.solvers.streaming as module
 from fedspan import FederatedPCA
 from fedspan.data import Preparation, SymmetricSource, open_source
 from fedspan.data.prepared import Prepared
+from fedspan.data.source import Source
 from fedspan.engines import InProcess
 from fedspan.errors import ConfigurationError, DataError, PolicyError
 from fedspan.linalg import orth
@@ -85,6 +86,30 @@ def test_a_slice_asked_again_is_answered_again():
     once, again = advanced(site, 0, 1), advanced(site, 1)
     for name, value in once.items():
         np.testing.assert_array_equal(again[name], value)
+
+
+class Counted(Source):
+    """A source that counts the rows it gives out."""
+
+    def __init__(self, rows):
+        self._rows, self.shape, self.columns, self.dtype, self.given = rows, rows.shape, None, rows.dtype, 0
+
+    def blocks(self):
+        for block in np.array_split(self._rows, 10):
+            self.given += len(block)
+            yield block
+
+
+def test_every_row_is_read_once():
+    """A slice goes on where the last one ended: a stream that began again would give the same, many passes later."""
+    source = Counted(np.random.default_rng(7).standard_normal((50, 6)))
+    site, given_out = Site("a", source), []
+    site.data = Prepared(source, {})
+    for t in range(4):
+        advanced(site, t, block_size=20)
+        given_out.append(source.given)
+    assert given_out[0] <= 20
+    assert given_out[-1] <= 50 + 5  # the first block is looked at beforehand
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

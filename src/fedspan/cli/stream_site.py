@@ -60,6 +60,7 @@ class SiteStream:
         self._is_aligned = False
         self._named = 0
         position = self._restored() if resume and self._state.exists() else None
+        self.seq = max(self.seq, self._published())
         self.tail = follow(
             self.entry.path, position=position, drop=(*study.drop, *self.entry.drop), strict_drop=False,
             delimiter=self.entry.delimiter, decimal=self.entry.decimal, header=self.entry.header, columns=study.columns,
@@ -170,6 +171,13 @@ class SiteStream:
             summary = self._known.stream.now()
             Published(self.name, self.seq, self._study.fingerprint, columns, summary).write(self._summary)
 
+    def _published(self) -> int:
+        """Return the number of the summary that is there: what replaces it must not look older to whoever has it."""
+        try:
+            return Published.read(self._summary).seq
+        except FileError:  # none, or a damaged one
+            return 0
+
     def _terms(self) -> dict[str, Plain]:
         """What must be the same for the stream to go on."""
         entry = self.entry
@@ -196,8 +204,10 @@ class SiteStream:
         way_out = "restore it from a copy, or delete it: the site then begins anew, with the first row of its input"
         try:
             outer: Any = decode(self._state.read_bytes())
-            if (outer["format"], outer["version"]) != (FORMAT, VERSION):
-                raise ValueError(f"it has format {outer['format']!r} version {outer['version']!r}")
+            found = outer["format"], outer["version"]
+            if found != (FORMAT, VERSION):
+                way_out = f"this fedspan reads {FORMAT!r} version {VERSION}: take the one that wrote it, or {way_out}"
+                raise ValueError(f"it has format {found[0]!r:.40} version {found[1]!r:.40}")
             if hashlib.sha256(outer["body"].tobytes()).hexdigest() != outer["digest"]:
                 raise ValueError("its bytes are not those that were written")
             inner: Any = decode(outer["body"].tobytes())
@@ -209,7 +219,7 @@ class SiteStream:
                 self._columns.settle(None if columns is None else tuple(columns), self._known.stream.d)
                 self.unsaved = True  # the summary that goes with the state may not have been written
         except (FedspanError, OSError, KeyError, TypeError, ValueError, AttributeError) as cause:
-            raise FileError(f"{self._state} is damaged ({cause}); {way_out}") from cause
+            raise FileError(f"{self._state} is damaged or of another version ({cause}); {way_out}") from cause
         changed = [key for key, value in self._terms().items() if terms.get(key) != value]
         if changed:
             raise ResumeError(

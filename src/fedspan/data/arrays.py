@@ -95,16 +95,22 @@ class SparseSource(Source):
         csr = matrix.tocsr()
         if csr.dtype not in FLOATS:
             csr = csr.astype(np.float64)
-        if not csr.has_canonical_format:  # an entry stored in two parts has no value that could be squared or filled
-            csr = csr.copy()
-            csr.sum_duplicates()
-        self._csr = csr
+        self._csr = csr = whole_entries(csr)
         self.shape, self.dtype, self.columns = csr.shape, csr.dtype, columns
 
     def blocks(self) -> Iterator[Block]:
         """Yield the whole matrix: it is in memory, and its products are small."""
         if self.shape[0]:
             yield self._csr
+
+
+def whole_entries(csr: Any) -> Any:
+    """Return a CSR matrix whose entries are stored once each: one in two parts has no value to square or to fill."""
+    if csr.has_canonical_format:
+        return csr
+    csr = csr.copy()
+    csr.sum_duplicates()
+    return csr
 
 
 class ColumnSubset(Source):

@@ -34,9 +34,11 @@ class Gaps:
         nothing = np.full(len(self._sums), np.nan)
         return np.asarray(np.divide(self._sums, self._present, out=nothing, where=self._present > 0))
 
-    def add(self, other: Gaps) -> None:
-        """Count what another stream met."""
+    def add(self, other: Gaps, seen: Summary | None = None) -> None:
+        """Count what another stream met; of one that fills nothing in, what its centred rows came to."""
         self.skipped += other.skipped
+        if other.missing != "mean":
+            other = Gaps(len(self._sums), other.missing, seen)
         self._sums, self._present = self._sums + other._sums, self._present + other._present
 
     def met(self, X: Any, weights: Array | None) -> tuple[Any, Array | None]:

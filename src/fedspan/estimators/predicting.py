@@ -14,14 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan.data.arrays import ArraySource
 from fedspan.data.labelled import Labelled, as_labels, as_rows, check_kinds
 from fedspan.encoding import Array, Plain
-from fedspan.errors import ConfigurationError, ConvergenceError, DataError, nearest
+from fedspan.errors import ConfigurationError, ConvergenceError, DataError, few, nearest
 from fedspan.estimators.labelled_argument import at_site, labelled_sites
 from fedspan.estimators.site_scores import SiteScores
-from fedspan.learners.agreement import few, part_of
+from fedspan.learners.agreement import part_of
 from fedspan.learners.model import class_numbers, model_of
 from fedspan.learners.rows import Rows
 from fedspan.learners.site import first_parameters, scores
 from fedspan.representation_file import load_representation, save_representation
+
+_JOINING = 5
+"""What the order of a new site's rows is drawn with, beside the seed and its name."""
 
 
 def _has_classes(self: Any) -> bool:
@@ -134,7 +137,7 @@ class Predicting(BaseEstimator):  # type: ignore[misc]
             rows = self._rows_to_learn(data)
         own_kind, part = self.agreed_["model"]["own"], part_of(self.learner_)
         how = part.tuning._replace(epochs=self._epochs() if epochs is None else epochs)
-        rng = np.random.default_rng([self.agreed_["seed"], int.from_bytes(name.encode(), "little")])
+        rng = np.random.default_rng([self.agreed_["seed"], _JOINING, int.from_bytes(name.encode(), "little")])
         model = model_of(self.agreed_["model"])
         fitted = model.fit(
             self.shared_, self._first()[1], rows, how, rng, "both" if own_kind == "none" else "own"

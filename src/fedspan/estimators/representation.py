@@ -12,12 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 from fedspan.data.labelled import Labelled
 from fedspan.encoding import Array
+from fedspan.errors import few
 from fedspan.estimators.base import cohort_of, seed_of
 from fedspan.estimators.labelled_argument import labelled_sites
 from fedspan.estimators.predicting import Predicting
 from fedspan.estimators.site_scores import SiteScores
 from fedspan.layers import OnRound
-from fedspan.learners.agreement import few
 from fedspan.learners.choices import learner_of, model_spec
 from fedspan.learners.model import model_of
 from fedspan.learning import LearnedModel, Learning, learn

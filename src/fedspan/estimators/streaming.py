@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedspan.data import Source, open_source
+from fedspan.data.arrays import whole_entries
 from fedspan.data.source import to_host
 from fedspan.encoding import Array, decode, encode
 from fedspan.errors import ConfigurationError, DataError
@@ -158,6 +160,7 @@ class StreamingPCA(Decomposition):
             self, X, dtype=[np.float64, np.float32], accept_sparse="csr", reset=first, ensure_min_samples=1,
             **self._gaps(),
         )  # fmt: skip
+        X = whole_entries(X) if scipy.sparse.issparse(X) else X
         self._take([(X, _checked_weights(sample_weight, X.shape[0]))], X.shape[1], settings)
         return self
 
@@ -165,6 +168,8 @@ class StreamingPCA(Decomposition):
         """Take all blocks or, where one cannot be used, none: they go to a copy, which then replaces the stream."""
         before = None
         if hasattr(self, "_stream"):
+            began = _terms(self._stream.settings, self._gaps_filled.missing)
+            _check_same(began, _terms(settings, self.missing))
             stream, gaps = self._stream.copy(), copy.copy(self._gaps_filled)
             if self._stream.asked and self._has_rank():
                 before = self.components_, self.mean_
@@ -219,8 +224,9 @@ class StreamingPCA(Decomposition):
             raise DataError(f"the other stream's columns are {list(theirs)[:5]}, this one's {list(mine)[:5]}")
         if other.center != self.center:
             raise ConfigurationError(f"the other stream has center={other.center}, this one {self.center}")
+        seen = other.summary() if other.center else None
         self._stream.merge(other._stream)
-        self._gaps_filled.add(other._gaps_filled)
+        self._gaps_filled.add(other._gaps_filled, seen)
         self._axes_before = None
         return self
 
@@ -415,6 +421,22 @@ def _rank_wanted(given: Any) -> int | float | str:
     if isinstance(given, str):
         return given
     return whole("n_components", given) if isinstance(given, Integral) else finite("n_components", given)
+
+
+def _check_same(began: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse parameters that were changed under way: what was folded by the others cannot be taken back."""
+    for name, value in began.items():
+        if now[name] != value:
+            raise ConfigurationError(
+                f"the stream began with {name} = {value!r}, and it is {now[name]!r} now; set it back, or call fit to "
+                f"begin anew"
+            )
+
+
+def _terms(settings: StreamSettings, missing: str) -> dict[str, Any]:
+    """Return what a stream began with, by the parameters' names."""
+    own = {("random_state" if f.name == "seed" else f.name): getattr(settings, f.name) for f in fields(settings)}
+    return {**own, "missing": missing}
 
 
 def _new_stream(d: int, settings: StreamSettings) -> Stream:

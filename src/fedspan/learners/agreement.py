@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedspan.encoding import Plain
-from fedspan.errors import DataError
+from fedspan.errors import DataError, few
 from fedspan.learners.model import model_of
 
 Told = Mapping[str, Mapping[str, Any]]
@@ -97,16 +97,6 @@ def _kind(classes: list[Any] | None) -> str:
         return "numbers"
     kind = type(classes[0]).__name__
     return {"str": "texts (classes)", "bool": "true and false (classes)"}.get(kind, "whole numbers (classes)")
-
-
-def few(names: list[str]) -> str:
-    """Return a few names as text.
-
-    >>> few(["a", "b"]), few([])
-    ('a, b', 'none')
-    """
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more if names else "none"
 
 
 def _more(names: list[str]) -> str:

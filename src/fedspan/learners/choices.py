@@ -87,7 +87,9 @@ def learner_as_plain(learner: Any) -> Plain:
     if isinstance(learner, str):
         return learner
     if type(learner).__name__ not in _KINDS:
-        raise ConfigurationError(f"a file holds plain data, and {learner!r} is no learner of fedspan's own")
+        raise ConfigurationError(
+            f"a file holds plain data, and {type(learner).__name__} is no learner of fedspan's own"
+        )
     settings = {field.name: getattr(learner, field.name) for field in fields(learner) if field.init}
     if "stage" in settings:
         settings["stage"] = learner_as_plain(settings["stage"])

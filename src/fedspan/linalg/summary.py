@@ -77,6 +77,10 @@ class Summary:
             given = {field.name: plain[field.name] for field in fields(cls)}
             found = cls(**given)
             (d, r), finite = found.basis.shape, [found.mass, found.total, *found.values, *found.mean]
+            arrays = (found.basis, found.values, found.mean)
+            real = all(a.dtype == np.float64 for a in arrays) and isinstance(found.mass, float)
+            if not real or not isinstance(found.total, float):
+                raise TypeError("its numbers are floats of 64 bits")
             shaped = found.values.shape == (r,) and found.mean.shape == (d,) and type(found.rows) is int
             if not shaped or not np.all(np.isfinite(finite)) or not np.all(np.isfinite(found.basis)):
                 raise ValueError("its shapes or numbers do not fit together")
