@@ -26,7 +26,7 @@ from fedspan.metrics import order_statistic_mean
 from fedspan.solvers import Doubling
 
 SITES, CLASSES, SEEDS, ROUNDS = 100, 5, 5, 40
-N0, EARLY = 25, 3
+N0, EARLY = 25, 6
 LEARNERS = {"FedRep": FedRep, "LG-FedAvg": LGFedAvg}
 MODEL = {"kind": "mlp", "hidden": [512, 256, 64]}
 

@@ -676,7 +676,7 @@ def test_a_resumed_run_refuses_other_data(tmp_path, change):
         options = {"sample_weight": {"b": np.full(len(sites["b"]), 2.0)}}
     else:
         options = {"site_weight": {"b": 3.0}}
-    with pytest.raises(ResumeError, match="site 'b' has other rows, columns or weights"):
+    with pytest.raises(ResumeError, match="site 'b' has other rows, columns, weights or labels"):
         again.fit(sites, **options)
     assert again.fit(three_sites()).n_rounds_ == 100
 

@@ -3,8 +3,8 @@
 Start with `FederatedPCA`; read `fedspan.rounds` for the idea behind it.
 """
 
-from fedspan.estimators import FederatedPCA, FederatedTruncatedSVD, StreamingPCA
+from fedspan.estimators import FederatedPCA, FederatedRepresentation, FederatedTruncatedSVD, StreamingPCA
 from fedspan.rounds import Cohort
 
-__all__ = ["Cohort", "FederatedPCA", "FederatedTruncatedSVD", "StreamingPCA"]
+__all__ = ["Cohort", "FederatedPCA", "FederatedRepresentation", "FederatedTruncatedSVD", "StreamingPCA"]
 __version__ = "0.1.0.dev0"

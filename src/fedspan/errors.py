@@ -21,7 +21,7 @@ A text says what was given, what was expected and the way out; where a site is a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FedspanError(Exception):
@@ -83,3 +83,13 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     known = sorted(choices)
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first few of names, for error texts.
+
+    >>> few(["a", "b"]), few([])
+    ('a, b', 'none')
+    """
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more if names else "none"

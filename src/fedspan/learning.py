@@ -18,16 +18,23 @@ from fedspan.data.arrays import ArraySource
 from fedspan.data.labelled import Labelled
 from fedspan.encoding import Array, Plain, digest
 from fedspan.engines import Engine, get_engine
-from fedspan.errors import ConfigurationError, DataError, FileError
+from fedspan.errors import ConfigurationError, DataError, FileError, nearest
 from fedspan.layers import OnRound, RoundRecord
 from fedspan.learners import FedRep, Learned, Task
+from fedspan.learners.agreement import agreement, part_of
+from fedspan.learners.choices import model_spec
 from fedspan.learners.site import agree, ask_all, describe, evaluate, first_parameters, own_at
 from fedspan.privacy.gaussian import GaussianPrivacy
-from fedspan.rounds import Cohort, Site, Solve, drive
+from fedspan.rounds import Cohort, Round, Site, Solve, drive
 from fedspan.run import Result, assemble, run
 from fedspan.run_folder import contents, discard, open_journal
 from fedspan.sites import open_sites
+from fedspan.solvers.settings import settle, whole
 from fedspan.study import Study
+
+START = "start"
+"""The folder, in a run's, of the run that found its start."""
+STARTS = ("random", "moments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +53,32 @@ class Learning:
     evaluate_every: int | None = None
     """Measure all sites' test rows before each so-many-th of the learner's rounds (None: at the end only)."""
     tune: int = 0
-    """Epochs of descent at each site before it is measured, in what is its own (all of it, where nothing is)."""
+    """Epochs of descent at each site before it is measured, in what is its own (all of it, where nothing is).
+
+    What comes of the last of them stays at the site, which predicts with it. No time is charged for any of them."""
+
+    def __post_init__(self) -> None:
+        settle(self, model=model_spec(self.model), tune=whole("tune", self.tune, "a number of epochs"))
+        every = self.evaluate_every
+        if every is not None and whole("evaluate_every", every, "a number of rounds, or None") < 1:
+            raise ConfigurationError(f"evaluate_every is at least 1, or None to measure at the end only; got {every}")
+        if self.tune < 0:
+            raise ConfigurationError(f"tune is a number of epochs, 0 or more; got {self.tune}")
+        if self.cohort.sample != "uniform":
+            raise ConfigurationError(
+                "sampling by size with replacement is FedPower's scheme 1; learners take a uniform sample"
+            )
+        if isinstance(self.start, str):
+            self._check_start(self.start)
+
+    def _check_start(self, start: str) -> None:
+        if start not in STARTS:
+            raise ConfigurationError(f"start is {start!r}; {nearest(start, STARTS)}, or an array of parameters")
+        if start == "moments" and (self.model["kind"] != "linear" or part_of(self.learner).own != "head"):
+            raise ConfigurationError(
+                'start = "moments" finds the basis of a linear model whose heads are the sites\' own (Alg. 2); take '
+                'model "linear" with learner "fedrep" or doubling around it, or start = "random"'
+            )
 
     def fingerprint(self, sources: Mapping[str, Labelled]) -> dict[str, Any]:
         """Return what a resumed run must agree on, as plain data."""
@@ -75,10 +107,12 @@ class LearnedModel:
 
     shared: Array
     heads: dict[str, Array]
-    """Each site's own parameters, read in this process: they did not leave their sites."""
+    """What each site predicts with beside the shared parameters, read in this process: it did not leave the site.
+
+    Its own part, as stored or as tuned at the end; where nothing is its own, all of the model as tuned, or nothing."""
     agreed: dict[str, Plain]
     """The model, its classes and the seed of first parameters, as all sites keep them."""
-    described: dict[str, dict[str, Any]]
+    sites: dict[str, dict[str, Any]]
     """Rows, columns and classes of each site."""
     learned: Learned
     scores: dict[str, dict[str, Any]]
@@ -91,80 +125,74 @@ class LearnedModel:
     start: Result | None = None
     """The run that found the start, for ``start="moments"``."""
 
+    @property
+    def rounds(self) -> int:
+        """The learner's rounds."""
+        return sum(not r.setup for r in self.history)
 
-def part_of(learner: Any) -> Any:
-    """Return the learner itself, or the one in its stages: what says whose part of the model is whose."""
-    return part_of(learner.stage) if hasattr(learner, "stage") else learner
+    @property
+    def setup_rounds(self) -> int:
+        """Rounds that agreed, measured, or found the start."""
+        return sum(r.setup for r in self.history) + (0 if self.start is None else len(self.start.history))
+
+    @property
+    def clock(self) -> float | None:
+        """How long the run took by the engine's own time, its start included; None where it keeps none."""
+        own = self.history[-1].clock
+        return (own + (0.0 if self.start is None else self.start.clock or 0.0)) or None
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from the sites, all rounds, those of the start too."""
+        return sum(r.bytes_up for r in self.history) + (0 if self.start is None else self.start.bytes_up)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes to the sites, all rounds, those of the start too."""
+        return sum(r.bytes_down for r in self.history) + (0 if self.start is None else self.start.bytes_down)
 
 
 def solve_learning(study: Learning, shared: Array | None, measured: list[dict[str, Any]]) -> Solve[tuple[Any, ...]]:
     """The coordinator's whole half: what the sites have, what they agree on, the learner's rounds, the measuring."""
     told = yield from ask_all(describe)
-    agreed = agreement(study, told)
+    agreed = agreement(told, model=study.model, learner=study.learner, seed=study.seed)
     yield from ask_all(agree, agreed)
+    first = first_parameters(agreed)[0]
     if shared is None:
-        shared = first_parameters(agreed)[0]
+        shared = first
+    elif shared.shape != first.shape:
+        raise ConfigurationError(f"start has shape {shared.shape}, and this model's shared part {first.shape}")
     rng = np.random.default_rng([study.seed, 1])
     task = Task(shared, agreed["model"], len(told), seed=study.seed, cohort=study.cohort, rng=rng)
     learned: Learned = yield from _measuring(study.learner.solve(task), study, agreed, measured)
-    measured.append((yield from ask_all(evaluate, _measure(study, learned.shared))))
+    measured.append((yield _evaluation(study, learned.shared, agreed, keep=True)))
     return learned, agreed, told
-
-
-def agreement(study: Learning, told: Mapping[str, dict[str, Any]]) -> dict[str, Plain]:
-    """Return what all sites keep: the model's whole spec, the classes, the seed. Refuse sites that do not fit."""
-    widths = {name: site["features"] for name, site in told.items()}
-    if len(set(widths.values())) > 1:
-        odd = min(widths, key=lambda name: (list(widths.values()).count(widths[name]), name))
-        raise DataError(f"site {odd!r} has {widths[odd]} columns, others {max(set(widths.values()) - {widths[odd]})}")
-    numbers = [name for name, site in told.items() if site["classes"] is None]
-    if numbers and len(numbers) < len(told):
-        raise DataError(f"y is numbers at {numbers[:5]} and classes at other sites; give all the same kind")
-    classes = None if numbers else sorted({label for site in told.values() for label in site["classes"]})
-    learner = part_of(study.learner)
-    spec = {
-        **study.model,
-        "features": next(iter(widths.values())),
-        "own": learner.own,
-        "head_layers": learner.head_layers,
-    }
-    if spec.get("kind") == "linear":
-        spec |= {"outputs": 1 if classes is None else len(classes), "classes": classes is not None}
-    elif classes is None:
-        raise DataError("networks predict classes, and y is numbers with a fraction; take model kind 'linear'")
-    else:
-        spec |= {"classes": len(classes)}
-    return {"model": spec, "classes": classes, "seed": study.seed}
-
-
-def _measure(study: Learning, shared: Array) -> dict[str, Plain]:
-    learner = part_of(study.learner)
-    if not study.tune:
-        return {"shared": shared}
-    part = "both" if learner.own == "none" else "own"
-    return {"shared": shared, "part": part, "tune": list(learner.tuning._replace(epochs=study.tune))}
 
 
 def _measuring(
     solve: Solve[Learned], study: Learning, agreed: dict[str, Plain], measured: list[dict[str, Any]]
 ) -> Solve[Learned]:
     """Name in every question what a site that lost its state goes on from; measure before every so-many-th round."""
-    terms, value, count = {"learning": agreed}, None, 0
+    value, count = None, 0
     while True:
         try:
             question = solve.send(value)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         if study.evaluate_every and question.estimate is not None and count % study.evaluate_every == 0:
-            asked = _evaluation(study, question.estimate, terms)
-            measured.append((yield asked))
+            measured.append((yield _evaluation(study, question.estimate, agreed)))
         count += question.estimate is not None
-        value = yield replace(question, terms=terms)
+        value = yield replace(question, terms={"learning": agreed})
 
 
-def _evaluation(study: Learning, shared: Array, terms: dict[str, Plain]) -> Any:
-    asked = next(ask_all(evaluate, _measure(study, shared)))
-    return replace(asked, terms=terms)
+def _evaluation(study: Learning, shared: Array, agreed: dict[str, Plain], *, keep: bool = False) -> Round:
+    """Return the question how well each site is predicted."""
+    message: dict[str, Plain] = {"shared": shared}
+    if study.tune:
+        learner = part_of(study.learner)
+        how = list(learner.tuning._replace(epochs=study.tune))
+        message |= {"part": "both" if learner.own == "none" else "own", "tune": how, "keep": keep}
+    return replace(next(ask_all(evaluate, message)), terms={"learning": agreed})
 
 
 def learn(
@@ -177,46 +205,68 @@ def learn(
     privacy: GaussianPrivacy | None = None,
     watchers: Sequence[OnRound] = (),
 ) -> LearnedModel:
-    """Run a study of labelled rows. ``privacy`` covers the method-of-moments start, and nothing else."""
+    """Run a study of labelled rows. ``privacy`` covers the method-of-moments start, and nothing else.
+
+    With a folder, every round is recorded there and a stopped run can be resumed; its start has a folder in it.
+    """
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
-    start, shared = None, None
-    if isinstance(study.start, str) and study.start == "moments":
-        start = moments_start(study, sources, engine=engine, privacy=privacy, watchers=watchers)
-        shared = start.estimate.basis
-    elif not isinstance(study.start, str):
-        shared = np.asarray(study.start)
-    before = None if folder is None else contents(folder)
-    journal = None if folder is None else open_journal(folder, study.fingerprint(sources), "rounds", resume=resume)
-    sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
+    if privacy is not None and not _by_moments(study):
+        raise ConfigurationError(
+            'privacy covers the method-of-moments start only (Remark 4.11): take start="moments", or leave privacy '
+            "out; what learners send is not noised"
+        )
     history: list[RoundRecord] = []
     measured: list[dict[str, Any]] = []
-    solve = assemble(
-        solve_learning(study, shared, measured), journal, None, None, [lambda r, _: history.append(r), *watchers]
-    )
+    before = None if folder is None else contents(folder)
+    terms = {**study.fingerprint(sources), "privacy": None if privacy is None else privacy.as_plain()}
+    journal = None if folder is None else open_journal(folder, terms, "rounds", resume=resume)
+    start, shared = None, None if isinstance(study.start, str) else np.asarray(study.start)
     try:
+        if _by_moments(study):
+            start = _moments_in(folder, study, sources, engine, privacy, watchers, resume=resume)
+            shared = start.estimate.basis
+        sites = open_sites(sources, seed=study.seed, folder=None if folder is None else folder / "sites")
+        watching = [lambda r, _: history.append(r), *watchers]
+        solve = assemble(solve_learning(study, shared, measured), journal, None, None, watching)
         learned, agreed, told = drive(solve, get_engine(engine)(sites, study.seed))
     except (ConfigurationError, DataError, FileError):
-        if folder is not None and not resume:
+        if folder is not None and not resume and (start is None or privacy is None):  # what was charged is kept
             discard(folder, before)
         raise
     evaluations = [record for record in history if record.step == evaluate.name]
     return LearnedModel(
-        learned.shared, {site.id: own_of(site) for site in sites}, agreed, told, learned, measured[-1],
+        learned.shared, {site.id: kept_at(site) for site in sites}, agreed, told, learned, measured[-1],
         list(zip(evaluations, measured, strict=True)), history,
         {site.id: int(n) for site in sites if (n := site.state.get("diverged", 0))}, start,
     )  # fmt: skip
 
 
-def own_of(site: Site) -> Array:
-    """Return a site's own parameters as it left them."""
+def kept_at(site: Site) -> Array:
+    """Return what a site predicts with beside the shared parameters, as it left it."""
     site.state = site.memory.versions[0][1]
-    return own_at(site)
+    return np.asarray(site.state["tuned"]) if "tuned" in site.state else own_at(site)
+
+
+def _by_moments(study: Learning) -> bool:
+    return isinstance(study.start, str) and study.start == "moments"
+
+
+def _moments_in(
+    folder: Path | None, study: Learning, sources: Mapping[str, Labelled], engine: Any,
+    privacy: GaussianPrivacy | None, watchers: Sequence[OnRound], *, resume: bool,
+) -> Result:  # fmt: skip
+    """Find the start in a folder of its own, so that a resumed run has the same one, and no release is made twice."""
+    inner = None if folder is None else folder / START
+    began = inner is not None and (inner / "terms.json").exists()
+    return moments_start(
+        study, sources, engine=engine, privacy=privacy, watchers=watchers, folder=inner, resume=resume and began
+    )
 
 
 def moments_start(
     study: Learning, sources: Mapping[str, Labelled], *, engine: Any = None, privacy: GaussianPrivacy | None = None,
-    watchers: Sequence[OnRound] = (),
+    watchers: Sequence[OnRound] = (), folder: Path | None = None, resume: bool = False,
 ) -> Result:  # fmt: skip
     """Find the leading k eigenvectors of the sum of P_i = sum of y^2 x x' (Alg. 2, lines 2-3).
 
@@ -228,11 +278,12 @@ def moments_start(
         if source.is_classes:
             raise ConfigurationError(f"the method of moments needs y to be numbers; site {name!r} has classes")
         rows[name] = ArraySource(source.X * source.y[:, None].astype(source.X.dtype))
-    moments = Study(
+    return run(moments_study(study, privacy), rows, engine=engine, watchers=watchers, folder=folder, resume=resume)
+
+
+def moments_study(study: Learning, privacy: GaussianPrivacy | None) -> Study:
+    """Return the study whose components a linear model begins with."""
+    return Study(
         n_components=int(study.model["components"]), solver="auto", preparation=Preparation(center=False),
         seed=study.seed, privacy=privacy,
     )  # fmt: skip
-    return run(moments, rows, engine=engine, watchers=watchers)
-
-
-__all__ = ["LearnedModel", "Learning", "agreement", "described", "learn", "moments_start", "solve_learning"]

@@ -52,8 +52,8 @@ class DurableMemory(Memory):
                 raise FileError(f"{self._file}: the site's memory is damaged ({error})") from error
             if kept["rows"] != rows:
                 raise ResumeError(
-                    f"site {folder.name!r} has other rows, columns or weights than when this run began; restore them, "
-                    f"or start the study anew in another folder"
+                    f"site {folder.name!r} has other rows, columns, weights or labels than when this run began; "
+                    f"restore them, or start the study anew in another folder"
                 )
             self._last = kept["last"]
             self.versions = tuple((number, state) for number, state in kept["versions"])
@@ -168,9 +168,11 @@ def _at_site(name: str) -> Iterator[None]:
 
 
 def rows_digest(name: str, source: Source) -> str:
-    """Return a digest of a site's columns, weights and rows, read once."""
+    """Return a digest of a site's columns, weights, labels and rows, read once."""
     names = None if source.columns is None else list(source.columns)
-    total = hashlib.sha256(encode([names, source.weights, float(source.site_weight)]))
+    total, attached = hashlib.sha256(encode([names, source.weights, float(source.site_weight)])), source.attached()
+    if attached is not None:
+        total.update(encode(attached))
     with _at_site(name):
         for block in source.blocks():
             parts = (block.data, block.indices, block.indptr) if scipy.sparse.issparse(block) else (to_host(block),)

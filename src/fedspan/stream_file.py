@@ -10,11 +10,13 @@ from fedspan.encoding import digest
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.stream import StreamSettings, check_settings
 from fedspan.study_file import (
+    STREAM_KEYS,
     SiteEntry,
     content_of,
     prefixed,
     rank_of,
     raw_study,
+    refuse_labelled,
     seed_of,
     sites_of,
     tables_of,
@@ -72,10 +74,11 @@ def load_stream(path: str | Path) -> StreamFile:
 
 
 def _stream_of(raw: dict[str, Any], path: Path) -> StreamFile:
+    refuse_labelled(raw)
     top, tables = tables_of(raw)
     data, solve, run = tables["data"], tables["solve"], tables["run"]
     _check_tables(raw, solve)
-    sites = sites_of(raw, data, path.parent, streams=True)
+    sites = sites_of(raw, data, path.parent, keys=STREAM_KEYS)
     with prefixed("[data] "):
         missing = _policy(data.get("missing", TEXT, "error"))
     for name, site in sites.items():

@@ -66,7 +66,16 @@ KEYS: dict[str, tuple[str, ...]] = {
 SITE_KEYS = ("path", "weight", "drop", *LAYOUT)
 STREAM_KEYS = ("path", "weight", "drop", "missing", *(key for key in LAYOUT if key != "triples"))
 """The keys of a site whose rows come as a stream."""
-_HOMES = {key: f"[{table}]" for table, keys in KEYS.items() for key in keys}
+LABELLED_KEYS = ("path", "drop", "test", *(key for key in LAYOUT if key != "triples"))
+"""The keys of a site whose rows have labels."""
+LABELLED = {
+    "data": ("label", "task", "test_fraction"),
+    "solve": ("model", "start", "tune", "evaluate_every"),
+}
+"""The keys that only a study of labelled rows has: see `fedspan.learning_file`."""
+_HOMES = {key: f"[{table}]" for table, keys in KEYS.items() for key in keys} | {
+    key: f'[{table}] of studies with estimator = "representation"' for table, keys in LABELLED.items() for key in keys
+}
 _LATER = "is not available in this version of fedspan"
 
 
@@ -85,6 +94,8 @@ class SiteEntry:
     drop: tuple[str, ...] = ()
     missing: str | None = None
     """In a stream, what to do with gaps where it is not what [data] says."""
+    test: Path | None = None
+    """Of labelled rows, the file of those that nothing is learnt from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,23 +234,28 @@ def column_names(site: SiteEntry) -> list[str] | None:
 # ---- the schema ----------------------------------------------------------------------------------
 
 
+def refuse_labelled(raw: dict[str, Any]) -> None:
+    """Refuse a study of labelled rows before its keys are: they are known elsewhere."""
+    solve = raw.get("solve")
+    if isinstance(solve, dict) and solve.get("estimator") == "representation":
+        raise ConfigurationError(
+            '[solve] estimator = "representation" learns from labelled rows: fedspan fit and fedspan plan take such a '
+            "study, and this does not"
+        )
+
+
 def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
+    refuse_labelled(raw)
     top, tables = tables_of(raw)
     data, solve, run, base = tables["data"], tables["solve"], tables["run"], path.parent
     estimator = _estimator(solve)
     if run.get("secure", FLAG, False):
         raise ConfigurationError(f"[run] secure = true {_LATER}; set it to false")
-    engine = run.get("engine", TEXT, "in-process")
     record = run.get("record", TEXT, "rounds")
     with prefixed("[run] "):
-        get_engine(engine)
         check_record(record)
     sites = sites_of(raw, data, base)
-    speeds = run.get("speeds", TABLE)
-    if speeds is not None and engine != "virtual-time":
-        raise ConfigurationError(
-            f'[run.speeds] is for engine = "virtual-time"; it is {shown(engine)}: set that in [run]'
-        )
+    engine, speeds = engine_of(run, sites)
     return StudyFile(
         path=path,
         name=top.get("name", TEXT, path.stem),
@@ -249,14 +265,27 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         estimator=estimator,
         n_components=rank_of(solve),
         solver=_solver(solve, private="privacy" in raw),
-        cohort=_cohort(tables["participation"], sites),
+        cohort=cohort_of(tables["participation"], sites),
         engine=engine,
         seed=seed_of(run),
         folder=base / run.get("folder", TEXT, "runs"),
         record=record,
-        privacy=_privacy(tables["privacy"]) if "privacy" in raw else None,
-        speeds=virtual_time_of(speeds or {}, sites) if engine == "virtual-time" else None,
+        privacy=privacy_of(tables["privacy"]) if "privacy" in raw else None,
+        speeds=speeds,
     )
+
+
+def engine_of(run: Table, sites: Mapping[str, SiteEntry]) -> tuple[str, VirtualTime | None]:
+    """Return the engine that [run] names, and how fast the sites are where it is in virtual time."""
+    engine: str = run.get("engine", TEXT, "in-process")
+    with prefixed("[run] "):
+        get_engine(engine)
+    speeds = run.get("speeds", TABLE)
+    if speeds is not None and engine != "virtual-time":
+        raise ConfigurationError(
+            f'[run.speeds] is for engine = "virtual-time"; it is {shown(engine)}: set that in [run]'
+        )
+    return engine, virtual_time_of(speeds or {}, sites) if engine == "virtual-time" else None
 
 
 def seed_of(run: Table) -> int:
@@ -267,20 +296,23 @@ def seed_of(run: Table) -> int:
     return seed
 
 
-def sites_of(raw: dict[str, Any], data: Table, base: Path, *, streams: bool = False) -> dict[str, SiteEntry]:
-    """Return the sites of [sites] by name; ``streams`` may be read from standard input."""
+def sites_of(
+    raw: dict[str, Any], data: Table, base: Path, *, keys: tuple[str, ...] = SITE_KEYS
+) -> dict[str, SiteEntry]:
+    """Return the sites of [sites] by name, each table of these ``keys``; streams may be read from standard input."""
     if not raw.get("sites"):
         raise ConfigurationError('[sites] is missing: name each site and its file, as in berlin = "berlin.csv"')
     entries = Table(raw["sites"], "[sites]", raw["sites"])
     either = Kind("a path in quotes, or a table with a path", lambda v: isinstance(v, str | dict))
     shared = _layout(data, "[data]")
-    return {name: _site(name, entries.get(name, either), shared, base, streams) for name in sorted(raw["sites"])}
+    return {name: _site(name, entries.get(name, either), shared, base, keys) for name in sorted(raw["sites"])}
 
 
-def _site(name: str, given: str | dict[str, Any], shared: dict[str, Any], base: Path, streams: bool) -> SiteEntry:
+def _site(
+    name: str, given: str | dict[str, Any], shared: dict[str, Any], base: Path, keys: tuple[str, ...]
+) -> SiteEntry:
     if not re.fullmatch(r"[^./\\\0][^/\\\0]*", name):  # each site keeps its memory in a folder of its name
         raise ConfigurationError(f"[sites] {name!r}: a site's name has no slash and no dot in front")
-    keys = STREAM_KEYS if streams else SITE_KEYS
     table = Table({"path": given} if isinstance(given, str) else given, f"[sites.{name}]", keys)
     path = table.get("path", TEXT)
     if not path:
@@ -291,9 +323,11 @@ def _site(name: str, given: str | dict[str, Any], shared: dict[str, Any], base: 
     layout = {**shared, **_layout(table, f"[sites.{name}]")}
     if layout.get("triples") is not None and layout.get("header") is False:
         raise ConfigurationError(f"[sites.{name}] triples are found by the names of their columns: leave out header")
+    test = table.get("test", TEXT)
     return SiteEntry(
-        path=Path("-") if streams and path == "-" else base / path, weight=weight,
+        path=Path("-") if keys is STREAM_KEYS and path == "-" else base / path, weight=weight,
         drop=tuple(table.get("drop", NAMES, ())), missing=table.get("missing", TEXT), **layout,
+        test=None if test is None else base / test,
     )  # fmt: skip
 
 
@@ -323,8 +357,6 @@ def _estimator(solve: Table) -> str:
             '[solve] estimator = "streaming" reads its inputs as they grow, in no rounds: run this study with '
             "fedspan stream STUDY --once (without --once it goes on until it is stopped)"
         )
-    if estimator == "representation":
-        raise ConfigurationError(f'[solve] estimator = "{estimator}" {_LATER}; take "pca" or "svd"')
     if estimator not in ("pca", "svd"):
         raise ConfigurationError(f"[solve] there is no estimator {estimator!r}; {nearest(estimator, ('pca', 'svd'))}")
     return estimator
@@ -384,7 +416,8 @@ def _settings(where: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]
     return settings
 
 
-def _cohort(table: Table, sites: Mapping[str, SiteEntry]) -> Cohort:
+def cohort_of(table: Table, sites: Mapping[str, SiteEntry]) -> Cohort:
+    """Return whom [participation] asks."""
     given = table.given(COHORT)
     for name in given.get("only", ()):
         if name not in sites:
@@ -395,7 +428,8 @@ def _cohort(table: Table, sites: Mapping[str, SiteEntry]) -> Cohort:
         return Cohort(**given)
 
 
-def _privacy(table: Table) -> GaussianPrivacy:
+def privacy_of(table: Table) -> GaussianPrivacy:
+    """Return the terms of [privacy]."""
     given = table.given(PRIVACY)
     for key in ("epsilon", "delta"):
         if key not in given:

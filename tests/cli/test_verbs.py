@@ -221,6 +221,7 @@ def test_every_verb_has_help_and_json() -> None:
         "calibrate",
         "compare",
         "transform",
+        "predict",
         "export",
         "audit",
         "reproduce",

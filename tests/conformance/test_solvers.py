@@ -15,6 +15,7 @@ from fedspan.metrics import projection_distance
 from fedspan.rounds import Cohort
 from fedspan.run import Study, run
 from fedspan.solvers import SOLVERS, make
+from tests.conformance.faults import dies_in, silent_in_turn
 from tests.conformance.solvers import (
     CASES,
     EXACT,
@@ -234,22 +235,6 @@ def test_one_site_is_a_federation(case):
 # ---- stopping and coming back ----------------------------------------------------------------------------------
 
 
-def dies_in(number, engine):
-    """An engine whose coordinator dies before round ``number`` is executed."""
-
-    def make_engine(sites, seed):
-        execute = engine(sites, seed)
-
-        def run_round(question):
-            if question.number == number:
-                raise CoordinatorDown
-            return execute(question)
-
-        return run_round
-
-    return make_engine
-
-
 @every
 @pytest.mark.parametrize("wired", [False, True], ids=["in-process", "wire"])
 def test_a_resumed_run_equals_an_uninterrupted_one(case, wired, tmp_path):
@@ -283,18 +268,12 @@ def test_a_resumed_run_is_the_same_to_the_bit_where_sites_begin_to_cache(name, t
 # ---- silent sites ----------------------------------------------------------------------------------------------
 
 
-def silent_in_turn(fate):
-    """One site after another fails to answer, once the data is set up."""
-    names = sorted(rows_of())
-    return lambda number, site: fate if number >= 3 and site == names[number % len(names)] else None
-
-
 @pytest.mark.parametrize("case", [case for case in PARTIAL if not case.holds], ids=str)
 @pytest.mark.parametrize("fate", ["question", "reply"])
 def test_dropped_replies_are_survived_where_the_cohort_allows(case, fate):
     by_size = case.cohort.sample != "uniform"  # draws three of four, some of them twice
     case = replace(case, cohort=replace(case.cohort, deadline=60.0) if by_size else FIRST)
-    result = solve(case, engine=partial(Wire, drop=silent_in_turn(fate)))
+    result = solve(case, engine=partial(Wire, drop=silent_in_turn(fate, rows_of())))
     assert {r.sites for r in result.history if not r.setup} <= ({1, 2, 3} if by_size or case.doubles else {3})
     np.testing.assert_allclose(result.estimate.basis.T @ result.estimate.basis, np.eye(K), atol=1e-10)
     basis, values = pooled(rows_of())
@@ -306,7 +285,7 @@ def test_dropped_replies_are_survived_where_the_cohort_allows(case, fate):
 def test_a_silent_site_is_an_error_where_all_are_needed(case):
     case = replace(case, cohort=Cohort())
     with pytest.raises(CohortError, match="[01] of [12] sites answered" if case.holds else "3 of 4 sites answered"):
-        solve(case, engine=partial(Wire, drop=silent_in_turn("question")))
+        solve(case, engine=partial(Wire, drop=silent_in_turn("question", rows_of())))
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.solver.partial], ids=str)

@@ -14,6 +14,8 @@ import typer
 from fedspan.cli.output import Json, print_json, say_exactly
 from fedspan.cli.transform import load_any_model
 from fedspan.encoding import write_atomically
+from fedspan.errors import ConfigurationError
+from fedspan.representation_file import holds_representation
 
 
 def export(
@@ -25,6 +27,11 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a model as CSV: components.csv, variance.csv and mean.csv, for R and spreadsheets."""
+    if holds_representation(model):
+        raise ConfigurationError(
+            f"{model} holds a learnt representation, which has no table of components; its numbers are safetensors, "
+            f"which other programs read, and fedspan predict and fedspan transform write what it makes of rows"
+        )
     tables = tables_of(load_any_model(model))
     folder = model.parent if out is None else out
     files = {name: folder / f"{name}.csv" for name in tables}

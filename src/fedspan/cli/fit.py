@@ -12,9 +12,9 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from fedspan.cli.fit_representation import learn_into, show_learning
 from fedspan.cli.output import (
     Json,
-    Stopped,
     counted,
     labelled,
     note,
@@ -32,27 +32,20 @@ from fedspan.cli.runs import (
     folder_name,
     folder_to_resume,
     folder_to_start,
+    keeping,
     model_of,
     summarise,
 )
 from fedspan.data import Source
-from fedspan.encoding import write_atomically
-from fedspan.errors import (
-    BudgetExhausted,
-    CohortError,
-    ConfigurationError,
-    FedspanError,
-    PolicyError,
-    ResumeError,
-    SiteError,
-)
+from fedspan.errors import ResumeError
+from fedspan.learning_file import LearningFile, is_learning, load_learning, parse_learning
 from fedspan.privacy.guarantee import transcript_warning
 from fedspan.progress import human_bytes
 from fedspan.run import Result, run
-from fedspan.run_folder import contents, discard
 from fedspan.sites import LEDGER
 from fedspan.study_file import StudyFile, load_study, parse_study
 
+Described = StudyFile | LearningFile
 _SETUP_ROUNDS = 4  # at most: describe, moments, spread, prepare
 _SHOWN = 10
 
@@ -66,27 +59,36 @@ def fit(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a study: find the components that the sites share, and keep the run in a folder."""
-    described = load_study(study)
+    """Run a study: find the components, or learn the representation, that the sites share; keep the run in a folder."""
+    described: Described = load_learning(study) if is_learning(study) else load_study(study)
     default = described.folder / folder_name(described.name)
     chosen = folder_to_resume(default, folder) if resume else folder_to_start(default, folder)
     if resume:
         check_unchanged(described, chosen)
     again = f"{program()} fit {shlex.quote(str(study))} --resume"
     again += "" if folder is None else f" --folder {shlex.quote(str(folder))}"
-    summary = run_into(chosen, described, resume=resume, again=again)
+    if isinstance(described, LearningFile):
+        summary = learn_into(chosen, described, resume=resume, again=again)
+    else:
+        summary = run_into(chosen, described, resume=resume, again=again)
     if json:
         print_json(summary)
+    elif isinstance(described, LearningFile):
+        show_learning(summary, described)
     else:
         show_summary(summary, described)
 
 
-def check_unchanged(now: StudyFile, folder: Path) -> None:
+def check_unchanged(now: Described, folder: Path) -> None:
     """Refuse to resume where the study file differs from the copy in the run folder."""
     copy = folder / COPY
     if not copy.exists():
         raise ResumeError(f"{folder} has no {COPY}, so it is not known which study began there; start it anew")
-    changed = now.changes(parse_study(copy.read_bytes(), now.path))
+    before = copy.read_bytes()
+    if isinstance(now, LearningFile):
+        changed = now.changes(parse_learning(before, now.path))
+    else:
+        changed = now.changes(parse_study(before, now.path))
     if changed:
         raise ResumeError(
             f"{now.path}: the study changed since the run in {folder} began: {', '.join(changed)}; "
@@ -96,40 +98,18 @@ def check_unchanged(now: StudyFile, folder: Path) -> None:
 
 def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) -> dict[str, Any]:
     """Run a study in a folder. A run that could not go on anyway leaves nothing behind; ``again`` resumes it."""
-    sources, before, started = described.open_sources(), contents(folder), time.perf_counter()
+    sources, started = described.open_sources(), time.perf_counter()
     if described.record == "transcript":
         note(f"Warning: {transcript_warning(described.privacy)}.")
-    if not resume:
-        _check_copy(folder / COPY, described)
-    try:
-        if not resume:
-            write_atomically(folder / COPY, described.path.read_bytes())
-        with watching_rounds(described.name, _budget(described)) as watch:
-            result = run(
-                described.study(), sources, engine=described.execution, folder=folder, resume=resume,
-                record=described.record, watchers=[watch],
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        raise Stopped(f"stopped; the rounds so far are kept. Go on with: {again}") from None
-    except (SiteError, CohortError) as error:
-        if isinstance(error, PolicyError) and not isinstance(error, BudgetExhausted):
-            note(f"What was released until then stays charged in {folder}. Mend the study and start it in another one.")
-            raise
-        note(f"The rounds so far are kept in {folder}. When the cause is mended, go on with: {again}")
-        raise
-    except FedspanError:
-        if not resume:
-            discard(folder, before)
-        raise
+    with (
+        keeping(folder, described.path, resume=resume, again=again),
+        watching_rounds(described.name, _budget(described)) as watch,
+    ):
+        result = run(
+            described.study(), sources, engine=described.execution, folder=folder, resume=resume,
+            record=described.record, watchers=[watch],
+        )  # fmt: skip
     return _keep(folder, described, sources, result, time.perf_counter() - started)
-
-
-def _check_copy(copy: Path, described: StudyFile) -> None:
-    """Refuse to write the study's copy over another study, which is the user's."""
-    if copy.exists() and copy.read_bytes() != described.path.read_bytes():
-        raise ConfigurationError(
-            f"{copy} is another study than {described.path}, and its copy would overwrite it; name another --folder"
-        )
 
 
 def _budget(described: StudyFile) -> int | None:

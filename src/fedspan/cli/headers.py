@@ -22,7 +22,9 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class _Header:
+class Header:
+    """What a file's header says."""
+
     names: list[str] | None
     width: int
     rows: int | None
@@ -59,15 +61,16 @@ def figures_of(described: StudyFile, rows: int | None, features: int | None) -> 
     return Figures({site: header.rows or 1 for site, header in headers.items()}, features)
 
 
-def _header(described: StudyFile, name: str, features: int | None) -> _Header:
+def _header(described: StudyFile, name: str, features: int | None) -> Header:
     site = described.sites[name]
     try:
-        return _read_header(site, (*described.drop, *site.drop), features)
+        return read_header(site, (*described.drop, *site.drop), features)
     except FedspanError as error:
         raise type(error)(f"site {name!r}: {error}") from error
 
 
-def _read_header(site: SiteEntry, drop: tuple[str, ...], features: int | None) -> _Header:
+def read_header(site: SiteEntry, drop: tuple[str, ...], features: int | None) -> Header:
+    """Return what the header of a site's file says; no row is read."""
     kind = site.path.suffix.lower()
     if site.triples is not None or kind not in (*PARQUETS, *TEXTS, ".npy"):
         names = (site.triples or {}).get("vocabulary")
@@ -75,13 +78,13 @@ def _read_header(site: SiteEntry, drop: tuple[str, ...], features: int | None) -
             raise ConfigurationError(
                 f"{site.path.name} has no header that tells its columns without its rows; state them with --features"
             )
-        return _Header(names, features or len(names or ()), None)
+        return Header(names, features or len(names or ()), None)
     if kind in TEXTS:
         delimiter = "\t" if kind == ".tsv" and site.delimiter is None else site.delimiter
         table = CsvTable(site.path, delimiter=delimiter, decimal=site.decimal, header=site.header)
         if table.names is None:
-            return _Header(None, table.width, None)
+            return Header(None, table.width, None)
         kept = [table.names[i] for i in kept_columns(table.names, drop, strict=False)]
-        return _Header(kept, len(kept), None)
+        return Header(kept, len(kept), None)
     source = open_source(site.path, drop=drop, strict_drop=False)  # of these only the header is read
-    return _Header(None if source.columns is None else list(source.columns), source.shape[1], source.shape[0])
+    return Header(None if source.columns is None else list(source.columns), source.shape[1], source.shape[0])

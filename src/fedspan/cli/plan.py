@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from fedspan.cli.output import Json, bold, counted, plain_table, print_json, say
-from fedspan.plan import Plan, PlannedRound, make_plan
-from fedspan.privacy.guarantee import Guarantee
+from fedspan.cli import plan_representation
+from fedspan.cli.output import Json, bold, counted, print_json, say
+from fedspan.cli.plan_table import privacy_table, rounds_table
+from fedspan.errors import ConfigurationError
+from fedspan.learning_file import is_learning, load_learning
+from fedspan.plan import Plan, make_plan
 from fedspan.progress import human_bytes
 from fedspan.solvers import NAMES, settings_of
 from fedspan.study_file import load_study
@@ -20,9 +21,31 @@ from fedspan.study_file import load_study
 
 def plan(
     study: Annotated[Path, typer.Argument(help="The study file (TOML).", show_default=False)],
+    classes: Annotated[
+        int | None, typer.Option(help="Of a representation: how many classes there are.", show_default=False)
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(help="Of a representation with a private start: rows at all sites.", min=1, show_default=False),
+    ] = None,
+    features: Annotated[
+        int | None,
+        typer.Option(help="Of a representation: columns without the label (default: headers).", min=1),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the rounds a study will take at most, and the bytes of each, before it runs."""
+    if is_learning(study):
+        learning = load_learning(study)
+        found = plan_representation.planned(learning, classes, rows, features)
+        if json:
+            print_json(plan_representation.as_data(learning, found))
+        else:
+            plan_representation.show(learning, found)
+        return
+    for option, value in (("--classes", classes), ("--rows", rows), ("--features", features)):
+        if value is not None:
+            raise ConfigurationError(f'{option} is for studies with estimator = "representation"; leave it out')
     described = load_study(study)
     made = make_plan(described.study(), described.open_sources())
     if json:
@@ -60,7 +83,7 @@ def show(name: str, plan: Plan) -> None:
             f"At most {counted(rounds, 'round')} and {len(plan.rounds) - rounds} to set up:",
         ),
         "",
-        _table(plan),
+        rounds_table(plan),
         "",
         f"Memory: about {human_bytes(plan.coordinator_memory)} at the coordinator, "
         f"{human_bytes(plan.site_memory)} at a site beside its data.",
@@ -72,34 +95,3 @@ def show(name: str, plan: Plan) -> None:
             f"The study chooses the number of components: this is its first try, {plan.n_components}; "
             "it doubles until enough are found."
         )
-
-
-def _table(plan: Plan) -> Table:
-    headings = ("step", "coordinator sees", "sites", "up, a site", "down", "up, all sites", "down")
-    table = plain_table("rounds", *headings, left=2)
-    for numbers, r in _runs(plan.rounds):
-        first, last = numbers[0] + 1, numbers[-1] + 1
-        times = len(numbers)
-        table.add_row(
-            str(first) if times == 1 else f"{first}-{last}", r.step, "each reply" if r.gathered else "the sum",
-            str(r.sites), human_bytes(r.up), human_bytes(r.down), human_bytes(times * r.bytes_up),
-            human_bytes(times * r.bytes_down),
-        )  # fmt: skip
-    table.add_section()
-    table.add_row("in all", "", "", "", "", "", human_bytes(plan.bytes_up), human_bytes(plan.bytes_down))
-    return table
-
-
-def privacy_table(promised: Guarantee) -> Table:
-    """Return what each release costs of the budget, and the noise on each of its numbers."""
-    table = plain_table("release", "step", "times", "share of mu^2", "noise on the sum", left=2)
-    for r in promised.releases:
-        table.add_row(r.release, r.step, str(r.times), f"{r.share:.1%}", f"{r.sigma:.4g}")
-    table.caption = "noise: the deviation on each number, in the units of the release"
-    return table
-
-
-def _runs(rounds: list[PlannedRound]) -> list[tuple[list[int], PlannedRound]]:
-    """Return equal rounds that follow each other as one entry, with their numbers."""
-    grouped = groupby(enumerate(rounds), key=lambda pair: pair[1])
-    return [([number for number, _ in pairs], r) for r, pairs in ((r, list(g)) for r, g in grouped)]

@@ -10,20 +10,31 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fedspan import __version__
+from fedspan.cli.output import Stopped, note
 from fedspan.data import Source
 from fedspan.encoding import write_atomically
-from fedspan.errors import ConfigurationError, ResumeError
-from fedspan.estimators import FederatedPCA, FederatedTruncatedSVD
+from fedspan.errors import (
+    BudgetExhausted,
+    CohortError,
+    ConfigurationError,
+    FedspanError,
+    PolicyError,
+    ResumeError,
+    SiteError,
+)
+from fedspan.estimators import FederatedPCA, FederatedRepresentation, FederatedTruncatedSVD
 from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.accountant import epsilon_of
 from fedspan.privacy.guarantee import TESTING
 from fedspan.run import Result, Study
+from fedspan.run_folder import contents, discard
 from fedspan.sites import LEDGER
 from fedspan.solvers import NAMES, settings_of
 
@@ -111,6 +122,38 @@ def folder_to_resume(base: Path, named: Path | None = None) -> Path:
     raise ResumeError(f"nothing to resume: {state}; start the study without --resume")
 
 
+@contextmanager
+def keeping(folder: Path, study: Path, *, resume: bool, again: str) -> Iterator[None]:
+    """Keep a copy of the study with its run, and of a run that fails what can be gone on with (``again`` does that)."""
+    before = contents(folder)
+    if not resume:
+        _check_copy(folder / COPY, study)
+    try:
+        if not resume:
+            write_atomically(folder / COPY, study.read_bytes())
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; the rounds so far are kept. Go on with: {again}") from None
+    except (SiteError, CohortError) as error:
+        if isinstance(error, PolicyError) and not isinstance(error, BudgetExhausted):
+            note(f"What was released until then stays charged in {folder}. Mend the study and start it in another one.")
+            raise
+        note(f"The rounds so far are kept in {folder}. When the cause is mended, go on with: {again}")
+        raise
+    except FedspanError:
+        if not resume:
+            discard(folder, before)
+        raise
+
+
+def _check_copy(copy: Path, study: Path) -> None:
+    """Refuse to write the study's copy over another study, which is the user's."""
+    if copy.exists() and copy.read_bytes() != study.read_bytes():
+        raise ConfigurationError(
+            f"{copy} is another study than {study}, and its copy would overwrite it; name another --folder"
+        )
+
+
 # ---- what a run found ------------------------------------------------------------------------------
 
 
@@ -194,7 +237,7 @@ def privacy_warnings(privacy: GaussianPrivacy | None, runs: int, *, kept: bool) 
     return [f"{told}; what other runs spent adds to it" + ("" if kept else ", and no ledger keeps it")]
 
 
-def finish(folder: Path, model: Model, summary: dict[str, Any]) -> None:
+def finish(folder: Path, model: Model | FederatedRepresentation, summary: dict[str, Any]) -> None:
     """Write the model, then the summary: a folder with a summary is a finished run."""
     model.save(folder / MODEL)
     write_atomically(folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())

@@ -10,13 +10,16 @@ import numpy as np
 import typer
 
 from fedspan.cli.output import Json, note, print_json, say_exactly
+from fedspan.cli.representation_rows import rows_for
 from fedspan.cli.writers import check_suffix, write_blocks
 from fedspan.data import Source, open_source
 from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.data.source import like, to_host
 from fedspan.encoding import Array, Plain
-from fedspan.errors import ConfigurationError, DataError
+from fedspan.errors import ConfigurationError, DataError, few
+from fedspan.estimators import FederatedRepresentation
 from fedspan.estimators.decomposition import Decomposition
+from fedspan.representation_file import holds_representation
 
 
 def transform(
@@ -34,14 +37,31 @@ def transform(
         bool | None, typer.Option("--header/--no-header", help="Whether a text file's first row names its columns.")
     ] = None,
     site_weight: Annotated[float, typer.Option(help="With --left: the site's weight in the study.", min=0.0)] = 1.0,
+    site: Annotated[
+        str | None,
+        typer.Option(help="Of a representation by LG-FedAvg: whose body.", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write the scores of a site's rows (or with --left its share of the left factors). Nothing leaves the site."""
-    fitted = load_any_model(model)
+    learnt = holds_representation(model)
+    if site is not None and not learnt:
+        raise ConfigurationError("--site is for learnt representations; these components are the same at all sites")
+    if left and learnt:
+        raise ConfigurationError("--left is for components; a learnt representation has no left factors")
     target = Path(f"{data.stem}-{'left' if left else 'scores'}.npy") if out is None else out
     check_suffix(target)
     if target.exists() and data.exists() and target.samefile(data):
         raise ConfigurationError(f"{target} is the data itself; write the scores to another file")
+    if learnt:
+        representation = FederatedRepresentation.load(model)
+        rows = rows_for(representation, data, drop or [], delimiter=delimiter, decimal=decimal, header=header)
+        found = representation.transform(rows, site)
+        names = [f"feature{i + 1}" for i in range(found.shape[1])]
+        write_blocks(target, [found], names, len(found), found.dtype)
+        _told(target, "the representation", len(found), names, as_json=json)
+        return
+    fitted = load_any_model(model)
     dropped = [*getattr(fitted, "dropped_", []), *(drop or [])]
     source = open_source(
         data, drop=dropped, strict_drop=False, site_weight=site_weight, delimiter=delimiter, decimal=decimal,
@@ -50,11 +70,14 @@ def transform(
     prepared = as_prepared(fitted, source, data, left=left)
     names = [f"{'u' if left else 'score'}{i + 1}" for i in range(fitted.n_components_)]
     write_blocks(target, scores(fitted, prepared, data, left=left), names, source.shape[0], source.dtype)
-    if json:
-        print_json({"out": str(target), "rows": source.shape[0], "columns": names})
+    _told(target, "left factors" if left else "scores", source.shape[0], names, as_json=json)
+
+
+def _told(target: Path, what: str, rows: int, names: list[str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"out": str(target), "rows": rows, "columns": names})
     else:
-        what = "left factors" if left else "scores"
-        say_exactly(f"{target}: {what} of {source.shape[0]:,} rows in {len(names)} columns")
+        say_exactly(f"{target}: {what} of {rows:,} rows in {len(names)} columns")
 
 
 def load_any_model(path: Path) -> Any:
@@ -134,15 +157,11 @@ def _check_columns(model: Any, source: Source, path: Path, names: list[str], wei
     extra = [name for name in have if name not in set(names) and name != weight_column]
     rule = getattr(model, "columns", "strict")  # a stream has no other
     if lacks and rule != "union-zero":
-        raise DataError(f"{path} lacks {_few(lacks)} of the model's {len(names)} columns; add them to the file")
+        raise DataError(f"{path} lacks {few(lacks)} of the model's {len(names)} columns; add them to the file")
     if extra and rule != "intersect":
         options = " ".join(f"--drop {name}" for name in extra[:3]) + (" ..." if len(extra) > 3 else "")
-        raise DataError(f"{path} has columns the model does not know: {_few(extra)}; leave them out with {options}")
+        raise DataError(f"{path} has columns the model does not know: {few(extra)}; leave them out with {options}")
     if lacks:
-        note(f"{path}: {_few(lacks)} are not in the file and count as zero, as in the study")
+        note(f"{path}: {few(lacks)} are not in the file and count as zero, as in the study")
     if extra:
-        note(f"{path}: {_few(extra)} are not in the model and are left out, as in the study")
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        note(f"{path}: {few(extra)} are not in the model and are left out, as in the study")

@@ -9,12 +9,26 @@ import typer
 from typer.core import TyperGroup
 
 from fedspan import __version__
-from fedspan.cli import audit, calibrate, catalogue, compare, demo, export, fit, papers, plan, stream, transform
+from fedspan.cli import (
+    audit,
+    calibrate,
+    catalogue,
+    compare,
+    demo,
+    export,
+    fit,
+    papers,
+    plan,
+    predict,
+    stream,
+    transform,
+)
 from fedspan.cli.output import EXIT_HELP, INTERRUPTED, UNEXPECTED, Stopped, exit_code, report_error, say
 from fedspan.errors import FedspanError
 
 VERBS = (
     demo.demo, fit.fit, stream.stream, plan.plan, calibrate.calibrate, compare.compare, transform.transform,
+    predict.predict,
     export.export, audit.audit, papers.reproduce, catalogue.datasets,
 )  # fmt: skip
 

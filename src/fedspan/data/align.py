@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedspan.errors import DataError
+from fedspan.errors import DataError, few
 
 Described = dict[str, tuple[list[str] | None, int]]
 """For each site, its column names (None: it has none) and their number."""
@@ -39,17 +39,11 @@ def align_columns(described: Described, mode: str) -> list[str] | None:
         lacks, extra = set(lists[first]) - set(names), set(names) - set(lists[first])
         if lacks or extra:
             raise DataError(
-                f"site {site!r} has other columns than site {first!r}: lacks {_few(lacks)}, adds "
-                f'{_few(extra)}; set columns = "intersect" (or "union-zero"), or mend the names'
+                f"site {site!r} has other columns than site {first!r}: lacks {few(sorted(lacks))}, adds "
+                f'{few(sorted(extra))}; set columns = "intersect" (or "union-zero"), or mend the names'
             )
     return lists[first]
 
 
-def _few(names: set[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
-    return ", ".join(listed[:5]) + more if listed else "none"
-
-
 def _sketch(lists: dict[str, list[str]]) -> str:
-    return "; ".join(f"{site}: {_few(set(names))}" for site, names in list(lists.items())[:3])
+    return "; ".join(f"{site}: {few(sorted(set(names)))}" for site, names in list(lists.items())[:3])

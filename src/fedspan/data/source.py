@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 from array_api_compat import array_namespace, device, to_device
 
-from fedspan.encoding import Array
+from fedspan.encoding import Array, Plain
 from fedspan.errors import DataError
 
 Block = Any
@@ -57,6 +57,10 @@ class Source(ABC):
         parts = [to_host(block @ like(block, v)) for block in self.blocks()]
         scores = np.concatenate(parts) if parts else np.zeros((0, v.shape[1]))
         return scores * np.sqrt(self.weights)[:, None] if weighted and self.weights is not None else scores
+
+    def attached(self) -> Plain:
+        """Return what belongs to the rows and is in no block, such as labels (None: nothing)."""
+        return None
 
     @property
     def mass(self) -> float:

@@ -130,19 +130,27 @@ def open_named(name: str, data: Any, **options: Any) -> Source:
 
 def make_study(estimator: Any, preparation: Preparation) -> Study:
     """Return the study an estimator's parameters describe."""
-    part = estimator.participation
-    if part is None:
-        part = Cohort()
-    elif isinstance(part, Real):
-        part = Cohort(fraction=float(part))
     wanted = estimator.n_components
     if isinstance(wanted, Integral):
         wanted = int(wanted)
     elif isinstance(wanted, Real):
         wanted = float(wanted)
-    if not isinstance(estimator.random_state, Integral):
-        raise ConfigurationError(f"random_state is an integer, the run's seed; got {estimator.random_state!r}")
     return Study(
-        n_components=wanted, solver=estimator.solver, preparation=preparation, cohort=part,
-        seed=int(estimator.random_state), init=estimator.init, privacy=estimator.privacy,
+        n_components=wanted, solver=estimator.solver, preparation=preparation,
+        cohort=cohort_of(estimator.participation), seed=seed_of(estimator.random_state), init=estimator.init,
+        privacy=estimator.privacy,
     )  # fmt: skip
+
+
+def cohort_of(participation: Any) -> Cohort:
+    """Return the cohort that a parameter ``participation`` means: all sites, a fraction of them, or as it says."""
+    if participation is None:
+        return Cohort()
+    return Cohort(fraction=float(participation)) if isinstance(participation, Real) else participation
+
+
+def seed_of(random_state: Any) -> int:
+    """Return the run's seed."""
+    if not isinstance(random_state, Integral):
+        raise ConfigurationError(f"random_state is an integer, the run's seed; got {random_state!r}")
+    return int(random_state)

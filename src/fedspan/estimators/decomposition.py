@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedspan.data import Source, open_source
 from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.encoding import Array
-from fedspan.errors import DataError
+from fedspan.errors import ConfigurationError, DataError
 from fedspan.model_file import load_model, save_model
+from fedspan.representation_file import holds_representation
 
 
 class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -101,6 +102,8 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a model that `save` wrote."""
+        if holds_representation(Path(path)):
+            raise ConfigurationError(f"{path} holds a FederatedRepresentation, not a {cls.__name__}")
         return load_model(Path(path), known_models(), cls)
 
     def _kept(self) -> dict[str, Any]:

@@ -21,18 +21,18 @@ from typing import Any
 
 from fedspan.learners.rows import Descent
 from fedspan.learners.settings import Descending
-from fedspan.learners.site import averaging, contribution, model_at, own_at, rows_at
+from fedspan.learners.site import averaging, contribution, learning_step, model_at, own_at, rows_at
 from fedspan.learners.task import Learned, Task
-from fedspan.rounds import Reply, Site, Solve, site_step
+from fedspan.rounds import Reply, Site, Solve
 
 
-@site_step("lg-fedavg.update", lost="restart")
+@learning_step("lg-fedavg.update")
 def update(site: Site, message: dict[str, Any]) -> Reply:
     """Descend in the head as received and in this site's own body, together. The body stays."""
     rows = rows_at(site)
     how = Descent(*message["descent"])
     fitted = model_at(site).fit(message["shared"], own_at(site), rows, how, site.rng, "both")
-    return contribution(site, fitted, weight=len(rows.y) if message["by_rows"] else 1.0)
+    return contribution(site, fitted, message["shared"], weight=len(rows.y) if message["by_rows"] else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedspan.encoding import Array
-from fedspan.errors import ConfigurationError
+from fedspan.errors import ConfigurationError, DataError
 from fedspan.learners.rows import Descent, Fitted, Rows
 from fedspan.linalg import orth
+from fedspan.solvers.settings import whole
 
 
 class LinearModel:
@@ -20,6 +21,9 @@ class LinearModel:
         self, features: int, components: int, outputs: int = 1, own: str = "head", head_layers: int = 1,
         classes: bool = False,
     ) -> None:  # fmt: skip
+        components = whole("components", components)
+        if own not in ("head", "body", "none"):
+            raise ConfigurationError(f'own is "head", "body" or "none", got {own!r}')
         if not 1 <= components <= features:
             raise ConfigurationError(f"components lie between 1 and the {features} features, got {components}")
         self._body, self._head = (features, components), (components, outputs)
@@ -35,13 +39,16 @@ class LinearModel:
         body, head = self._whole(shared, own)
         X, y = rows.X, self._targets(rows.y)
         if part == "own" and self._own == "head":  # Alg. 2, line 10: the best head, exactly
-            head = np.linalg.lstsq(X @ body, y, rcond=None)[0]
-            return Fitted(*self._parts(body, head), _half_mean_square(X @ body @ head - y))
+            seen = X @ body
+            if not np.isfinite(seen).all():
+                return Fitted(shared, own, np.nan)
+            head = np.linalg.lstsq(seen, y, rcond=None)[0]
+            return Fitted(*self._parts(body, head), _half_mean_square(seen @ head - y))
         moves = {
             "head": part == "both" or part == self._side("head"),
             "body": part == "both" or part == self._side("body"),
         }
-        speed_b, speed_w, losses = np.zeros_like(body), np.zeros_like(head), []
+        speed_b, speed_w, total = np.zeros_like(body), np.zeros_like(head), 0.0
         for epoch in range(how.epochs):
             order = rng.permutation(len(X)) if how.batch else np.arange(len(X))
             step = how.batch or len(X)
@@ -49,14 +56,14 @@ class LinearModel:
                 some = order[at : at + step] if how.batch else slice(None)
                 grad_b, grad_w, loss = self._gradient(body, head, X[some], y[some])
                 if epoch == how.epochs - 1:
-                    losses.append(loss)
+                    total += loss * len(y[some])
                 if moves["body"]:
                     speed_b = how.momentum * speed_b + grad_b
                     body = body - how.rate * speed_b
                 if moves["head"]:
                     speed_w = how.momentum * speed_w + grad_w
                     head = head - how.rate * speed_w
-        return Fitted(*self._parts(body, head), float(np.mean(losses)))
+        return Fitted(*self._parts(body, head), total / len(X))
 
     def gradient(self, shared: Array, own: Array, rows: Rows) -> tuple[Array, Array, float]:
         body, head = self._whole(shared, own)
@@ -79,6 +86,11 @@ class LinearModel:
 
     def _targets(self, y: Array) -> Array:
         if self._classes:
+            if strange := int(np.sum((y < 0) | (y >= self._head[1]))):
+                raise DataError(
+                    f"{strange} of {len(y)} labels are none of the {self._head[1]} classes of this model (-1 stands "
+                    f"for a label that no site had); leave those rows out, or learn anew"
+                )
             return np.eye(self._head[1])[y]
         return y.astype(float)[:, None]
 

@@ -30,13 +30,13 @@ from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError
 from fedspan.learners.rows import Descent, Fitted, Rows, batches
 from fedspan.learners.settings import Descending
-from fedspan.learners.site import averaging, contribution, model_at, own_at, rows_at
+from fedspan.learners.site import averaging, contribution, learning_step, model_at, own_at, rows_at
 from fedspan.learners.task import Learned, Task
-from fedspan.rounds import Reply, Site, Solve, site_step
+from fedspan.rounds import Reply, Site, Solve
 from fedspan.solvers.settings import finite, settle
 
 
-@site_step("hf-maml.update", lost="restart")
+@learning_step("hf-maml.update")
 def update(site: Site, message: dict[str, Any]) -> Reply:
     """Descend in what the model is after one step at this site, from where all sites are."""
     model, rows, own = model_at(site), rows_at(site), own_at(site)
@@ -57,7 +57,7 @@ def update(site: Site, message: dict[str, Any]) -> Reply:
             w = w - how.rate * speed
             losses.append(loss)
     fitted = Fitted(w, own, float(np.mean(losses)))
-    return contribution(site, fitted, weight=len(rows.y) if message["by_rows"] else 1.0)
+    return contribution(site, fitted, message["shared"], weight=len(rows.y) if message["by_rows"] else 1.0)
 
 
 def _triples(rows: Rows, batch: int, rng: np.random.Generator) -> Iterator[tuple[Rows, Rows, Rows]]:

@@ -7,6 +7,7 @@ a site's ``own`` (``"head"``, ``"body"`` or ``"none"``), how many ``head_layers`
 
 from __future__ import annotations
 
+import inspect
 import json
 from functools import lru_cache
 from typing import Any, Protocol
@@ -68,10 +69,21 @@ def _model(spec: str) -> Any:
     described = json.loads(spec)
     kind = described.pop("kind", None)
     if kind == "linear":
-        return LinearModel(**described)
+        return LinearModel(**_known(LinearModel, described))
     if kind not in NETWORKS:
         raise ConfigurationError(f"there is no model {kind!r}; {nearest(str(kind), ['linear', *NETWORKS])}")
     return networks().network(kind, **described)
+
+
+def _known(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's settings, all of which it knows."""
+    known = inspect.signature(model).parameters
+    for name in settings:
+        if name not in known:
+            raise ConfigurationError(f"a linear model has no setting {name!r}; {nearest(name, known)}")
+    if "components" not in settings:
+        raise ConfigurationError("a linear model also needs components: of how many columns its representation is")
+    return settings
 
 
 def networks() -> Any:
@@ -79,6 +91,8 @@ def networks() -> Any:
     try:
         from fedspan.learners import models
     except ModuleNotFoundError as cause:
+        if cause.name != "torch":
+            raise
         raise ConfigurationError("networks need PyTorch: pip install 'fedspan[torch]'") from cause
     return models
 

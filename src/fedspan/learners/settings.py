@@ -39,6 +39,10 @@ class Descending:
             raise ConfigurationError(
                 f"rate is positive and momentum lies in [0, 1); got {self.rate} and {self.momentum}"
             )
+        if not isinstance(self.by_rows, bool):
+            raise ConfigurationError(f"by_rows is true or false, got {self.by_rows!r}")
+        if self.stall is not None:
+            settle(self, stall=finite("stall", self.stall))
         if self.stall is not None and not 0 < self.stall < 1:
             raise ConfigurationError(f"stall is a part of the loss in (0, 1), or None; got {self.stall!r}")
 

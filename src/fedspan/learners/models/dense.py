@@ -20,18 +20,21 @@ class Dense:
     def __init__(self, sizes: Sequence[int], dropout: float = 0.0) -> None:
         self.shapes = [(inputs + 1, outputs) for inputs, outputs in pairwise(sizes)]
         self.sizes, self.dropout = list(sizes), dropout
-        self._space: dict[int, list[Tensor]] = {}
+
+    def space(self, like: Tensor) -> list[Tensor]:
+        """Return room for what each layer but the last makes of so many rows, with a column of ones."""
+        return [like.new_ones(len(like), outputs + 1) for _, outputs in self.shapes[:-1]]
 
     def forward(
-        self, layers: Sequence[Tensor], first: int, inputs: Tensor, chance: torch.Generator | None
+        self, layers: Sequence[Tensor], first: int, inputs: Tensor, space: list[Tensor], chance: torch.Generator | None
     ) -> list[Tensor]:
-        """Return the inputs of each layer from ``first`` on, and last the scores.
+        """Return the inputs of each layer from ``first`` on, those between in ``space``, and last the scores.
 
         ``inputs`` are those of layer ``first`` and have a column of ones. Without ``chance`` nothing is dropped.
         """
         seen = [inputs]
-        for layer in layers[first:-1]:
-            seen.append(apply(layer, seen[-1]))
+        for layer, room in zip(layers[first:-1], space[first:], strict=True):
+            seen.append(apply(layer, seen[-1], room))
             if chance is not None and self.dropout:
                 drop(seen[-1][:, :-1], self.dropout, chance)
         seen.append(seen[-1] @ layers[-1])
@@ -56,19 +59,17 @@ class Dense:
             if at > lowest or down:
                 wrong = wrong @ layers[at][:-1].T
             if at > lowest:  # an input is 0 where ReLU or dropout made it so
-                wrong *= inputs[:, :-1] > 0
+                wrong = torch.ops.aten.threshold_backward(wrong, inputs[:, :-1], 0)
                 if keep != 1:
                     wrong *= keep
         return wrong if down else None
 
 
-def apply(layer: Tensor, inputs: Tensor) -> Tensor:
-    """Return a hidden layer's outputs, with a column of ones."""
-    outputs = inputs.new_empty(len(inputs), layer.shape[1] + 1)
+def apply(layer: Tensor, inputs: Tensor, room: Tensor | None = None) -> Tensor:
+    """Return a hidden layer's outputs, with a column of ones; in ``room``, which has one already, if it is given."""
+    outputs = inputs.new_ones(len(inputs), layer.shape[1] + 1) if room is None else room
     hidden = outputs[:, :-1]
-    torch.mm(inputs, layer, out=hidden)
-    hidden.relu_()
-    outputs[:, -1] = 1
+    torch.mm(inputs, layer, out=hidden).relu_()
     return outputs
 
 

@@ -51,6 +51,7 @@ class Moving:
     ) -> None:  # fmt: skip
         self.flat, self.speed = flat, torch.zeros_like(flat)
         self._front, self._dense, self._trained = front, dense, trained
+        self._space: dict[int, list[Tensor]] = {}  # by the number of rows
         self._filters, self._layers = views(flat)
         filter_speeds, layer_speeds = views(self.speed)
         inside = [trained.start <= layer.storage_offset() < trained.stop for layer in self._layers]
@@ -120,7 +121,10 @@ class Moving:
             with torch.set_grad_enabled(self._front_moves):
                 front = self._front.forward(self._filters, X, chance)
             X, stage = with_ones(front.detach()), 0
-        seen = self._dense.forward(self._layers, stage, X, chance.masks if chance else None)
+        if len(X) not in self._space:
+            self._space[len(X)] = self._dense.space(X)
+        space = self._space[len(X)]
+        seen = self._dense.forward(self._layers, stage, X, space, chance.masks if chance else None)
         wrong = torch.softmax(seen[-1], 1).sub_(truth)
         down = self._dense.backward(
             self._layers, self._speeds, seen, wrong, momentum, scale, self._front_moves, chance is not None

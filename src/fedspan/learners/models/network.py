@@ -20,6 +20,9 @@ from fedspan.learners.models.dense import Dense
 from fedspan.learners.models.descending import CHUNK, Front, Moving
 from fedspan.learners.rows import Descent, Fitted, Rows
 
+MOST_READ = 0.9
+"""A descent reads no columns that are 0 in all its rows where at least one in ten is."""
+
 
 class Network:
     """Front (or none) and fully connected layers, of which the last ``head_layers`` are the head."""
@@ -43,6 +46,9 @@ class Network:
         return self._parts(np.concatenate([part.ravel() for part in parts]).astype(np.float32))
 
     def fit(self, shared: Array, own: Array, rows: Rows, how: Descent, rng: np.random.Generator, part: str) -> Fitted:
+        read = self._read(rows.X)
+        if read is not None:
+            return self._fit_narrow(read, shared, own, rows, how, rng, part)
         with torch.no_grad():
             moving = self._moving(shared, own, self._trained(part))
             loss = moving.descend(*self._rows_and_truth(rows, shared.dtype), how, rng)
@@ -64,6 +70,33 @@ class Network:
     def settled(self, shared: Array) -> Array:
         """As it is."""
         return shared
+
+    # ---- columns that are 0 in all rows: they neither matter nor does a descent move what they are weighed with ----
+
+    def _read(self, X: Array) -> Array | None:
+        """Return the columns that are not 0 throughout; None where leaving the others out would save little."""
+        if self._front is not None or X.ndim != 2 or X.shape[1] != self._features:
+            return None
+        read = np.flatnonzero(X.any(axis=0))
+        return read if 0 < len(read) <= MOST_READ * self._features else None
+
+    def _fit_narrow(
+        self, read: Array, shared: Array, own: Array, rows: Rows, how: Descent, rng: np.random.Generator, part: str
+    ) -> Fitted:
+        """Fit a network of those columns only, and put what it learnt in its place."""
+        dense = Dense([len(read), *self._dense.sizes[1:]], self._dense.dropout)
+        narrow = Network(None, dense, self._own, len(self._dense.shapes) - self._head_at, len(read))
+        inputs, outputs = self._dense.shapes[0]
+        swapped = self._own == "body"
+        body, other = (own, shared) if swapped else (shared, own)
+        at = np.append(read, self._features)  # the last row is the bias
+        few = np.concatenate([body[: inputs * outputs].reshape(inputs, outputs)[at].ravel(), body[inputs * outputs :]])
+        fitted = narrow.fit(*((other, few) if swapped else (few, other)), Rows(rows.X[:, read], rows.y), how, rng, part)
+        few, other = (fitted.own, fitted.shared) if swapped else (fitted.shared, fitted.own)
+        body = body.copy()
+        body[: inputs * outputs].reshape(inputs, outputs)[at] = few[: len(at) * outputs].reshape(-1, outputs)
+        body[inputs * outputs :] = few[len(at) * outputs :]
+        return Fitted(*((other, body) if swapped else (body, other)), fitted.loss)
 
     def _moving(self, shared: Array, own: Array, trained: slice) -> Moving:
         return Moving(self._front, self._dense, self._views, self._flat(shared, own), trained)
