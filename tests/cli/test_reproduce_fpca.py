@@ -24,19 +24,24 @@ from fedspan.cli.reproduce_fpca_runs import (
     ADAPTIVE,
     ALONE,
     CARRIED,
+    FD,
+    GROUSE,
     HIGH,
     LOW,
+    PM,
     UNFORGETTING,
     Fpca,
     FpcaOnTheFly,
     brackets,
     race,
     rank_range,
+    rival,
     subspace_error,
 )
 from fedspan.datasets.synthetic import power_law
 from fedspan.errors import ConfigurationError, DataError
-from fedspan.linalg import Estimate, merge
+from fedspan.linalg import Estimate, merge, procrustes
+from fedspan.rivals import Grouse, MemoryLimitedPower
 
 REAL_DATA = os.environ.get("FEDSPAN_DATA", "")
 SIZES = {"mnist": (300, 20), "wine_red": (200, 11), "motes_light": (300, 12)}
@@ -94,6 +99,37 @@ def test_the_papers_settings():
     assert (reproduce_fpca_private.EPSILONS, reproduce_fpca_private.DELTA, reproduce_fpca_private.RANK) == (
         (0.6, 1.0), 0.1, 6,
     )  # fmt: skip
+
+
+def test_the_rivals_have_the_papers_settings():
+    """GROUSE's step 2, FD's sketch of 2 r rows, PM's blocks of d."""
+    rng, d, r = np.random.default_rng(0), 7, 2
+    for rows in (rng.standard_normal((4, d)), rng.standard_normal((13, d))):
+        for name, own in ((GROUSE, Grouse(d, r, step=2.0)), (PM, MemoryLimitedPower(d, r, block_size=d))):
+            tracker = rival(name, d, r)
+            for one in (tracker, own):
+                one.update(rows)
+            np.testing.assert_array_equal(tracker.basis, own.basis)
+        sketcher = rival(FD, d, r)
+        sketcher.update(rows[:4])
+        np.testing.assert_array_equal(sketcher.sketch, rows[:4])  # nothing is cut before it is full
+
+
+def test_a_projection_has_moved_as_far_as_the_best_rotation_leaves_it():
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((80, 8)) * 0.8 ** np.arange(8)
+    projected = reproduce_fpca_private._Projected(rows, None)
+    turned = projected.offline[:, [1, 0, 2, 3, 4, 5]] * [-1.0, 1, 1, 1, 1, 1]
+    assert projected.moved(turned) < 1e-6
+    assert projected.captured(turned) == pytest.approx(1.0)
+    other = np.linalg.qr(rng.standard_normal((8, 6)))[0]
+    points, best = rows @ other[:, :2], rows @ projected.offline[:, :2]
+    rotation = procrustes(points, best)
+    expected = np.linalg.norm(points @ rotation - best) / np.linalg.norm(best)
+    assert projected.moved(other) == pytest.approx(expected, rel=1e-9)
+    assert projected.captured(other) == pytest.approx(
+        np.sum((rows @ other) ** 2) / np.sum((rows @ projected.offline) ** 2)
+    )
 
 
 def test_table_1_is_whole():
