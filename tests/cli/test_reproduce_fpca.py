@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedspan.cli import plots, reproduce_fpca, reproduce_fpca_data, reproduce_fpca_private
+from fedspan.cli import plots, reproduce_fpca, reproduce_fpca_data, reproduce_fpca_merges, reproduce_fpca_private
 from fedspan.cli.papers import PAPERS
 from fedspan.cli.reproduce_fpca import reproduce, text
-from fedspan.cli.reproduce_fpca_data import FULL, METHODS_OF_TABLE_1, QUICK, TABLE_1
+from fedspan.cli.reproduce_fpca_data import FULL, METHODS_OF_TABLE_1, QUICK, TABLE_1, Merges, Workers
 from fedspan.cli.reproduce_fpca_memory import MaskedFpca, allocations, methods
-from fedspan.cli.reproduce_fpca_merges import MERGES
+from fedspan.cli.reproduce_fpca_merges import MERGES, measure_merges, measure_workers
 from fedspan.cli.reproduce_fpca_order import ORDERED, SPIRIT
 from fedspan.cli.reproduce_fpca_runs import (
     ADAPTIVE,
@@ -36,6 +36,7 @@ from fedspan.cli.reproduce_fpca_runs import (
 )
 from fedspan.datasets.synthetic import power_law
 from fedspan.errors import ConfigurationError, DataError
+from fedspan.linalg import Estimate, merge
 
 REAL_DATA = os.environ.get("FEDSPAN_DATA", "")
 SIZES = {"mnist": (300, 20), "wine_red": (200, 11), "motes_light": (300, 12)}
@@ -216,11 +217,31 @@ def test_merges_agree_and_come_near_the_offline_values(made):
     for measured in made.result["merges"]:
         found = measured["merges"]
         assert set(found) == set(MERGES)
-        for merge in found.values():
-            assert merge["apart"] < 1e-12
-            assert merge["subspace"] == pytest.approx(found["Alg. 5"]["subspace"], rel=1e-9)
-            assert 0 < merge["values"] < 0.05
-            assert merge["seconds"] > 0
+        for one in found.values():
+            assert one["apart"] < 1e-12
+            assert one["subspace"] == pytest.approx(found["Alg. 5"]["subspace"], rel=1e-9)
+            assert 0 < one["values"] < 0.05
+            assert one["seconds"] > 0
+
+
+def test_values_that_are_apart_are_told(monkeypatch):
+    def blurred(*pairs):
+        basis, values = merge(*pairs)
+        return Estimate(basis, values * (1 + 1e-6 * np.arange(len(values))))
+
+    monkeypatch.setitem(reproduce_fpca_merges.MERGES, "Alg. 6", blurred)
+    (measured,) = measure_merges(Merges(30, (60,), 4, repeats=1), lambda _: None)
+    assert measured["merges"]["Alg. 6"]["apart"] == pytest.approx(3e-6, rel=1e-6)
+    assert measured["merges"]["Alg. 5"]["apart"] < 1e-12
+
+
+def test_times_are_those_of_the_slowest_worker_and_the_slowest_merge_of_each_level(monkeypatch):
+    """Five workers: merges of 2 and 1, then one of two and one left over, then the last."""
+    took = iter([3.0, 9.0, 4.0, 1.0, 2.0, 0.5, 0.75, 0.25, 0.125])
+    monkeypatch.setattr(reproduce_fpca_merges, "timed", lambda call: (call(), next(took)))
+    (measured,) = measure_workers(Workers(200, 6, 2, (5,), repeats=1), lambda _: None)
+    assert (measured["pca"], measured["merge"], measured["total"]) == (9.0, 0.75 + 0.25 + 0.125, 10.125)
+    assert next(took, None) is None
 
 
 def test_16_holds_in_what_is_written(made):
