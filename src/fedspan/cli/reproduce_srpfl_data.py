@@ -33,8 +33,8 @@ class Set:
     model: dict[str, Plain] = field(hash=False)
     shards: tuple[int, ...]
     """Classes per site in Figures 3 to 6."""
-    first: int | None = None
-    """Only the first so many classes."""
+    classes: tuple[int, int] | None = None
+    """Only those from the first number on, before the second."""
     epochs: int = 5
     head_epochs: int = 5
     image: bool = True
@@ -50,8 +50,8 @@ def lenet(channels: list[int], hidden: list[int], dropout: float = 0.0) -> dict[
 
 
 MNIST = Set("MNIST", "mnist", MLP, (2, 5))
-EMNIST = Set("EMNIST", "emnist", MLP, (5,), first=10)
-FEMNIST = Set("FEMNIST", "femnist", MLP, (3,), first=10)
+EMNIST = Set("EMNIST", "emnist", MLP, (5,), classes=(0, 10))
+FEMNIST = Set("FEMNIST", "femnist", MLP, (3,), classes=(36, 46))  # the letters a to j
 CIFAR10 = Set("CIFAR10", "cifar10", lenet([64, 64], [120, 64]), (2, 5), epochs=1, head_epochs=1, colours=True)
 CIFAR10_SUBSET = Set(
     "CIFAR10, subset", "cifar10_subset", lenet([64, 64], [120, 64]), (5,), epochs=1, head_epochs=1, colours=True
@@ -88,11 +88,9 @@ class Problem:
 
     def deal(self, seed: int) -> dict[str, Labelled]:
         """Load the set, without a network, and split it."""
-        data = load(self.of.name, dtype=np.float32, download=False)
-        rng = np.random.default_rng([seed, 7])
-        X, y = _some(data.X, data.y, self.of, _all(self.rows, self.sites), rng)
-        X_test, y_test = _some(data.X_test, data.y_test, self.of, _all(self.tests, self.sites), rng)
-        classes = np.unique(np.asarray(data.y).astype(int)[_kept(data.y, self.of)])
+        fitted, held = self._load(np.random.default_rng([seed, 7]))
+        (X, y), (X_test, y_test) = fitted, held
+        classes = np.unique(np.concatenate([y, y_test]))
         parts = self._parts(y, classes, _shares(self.sizes, self.sites, seed), seed)
         tests = self._parts(y_test, classes, None, seed)
         width = len(str(self.sites - 1))
@@ -100,6 +98,21 @@ class Problem:
             f"site{i:0{width}d}": Labelled(X[own], y[own], test=(X_test[held], y_test[held]))
             for i, (own, held) in enumerate(zip(parts, tests, strict=True))
         }
+
+    def _load(self, rng: np.random.Generator) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Return rows with their labels to learn from, and to test: where the set has too few of these, of the others.
+
+        (Sent140 has 359 tweets to test.)
+        """
+        data = load(self.of.name, dtype=np.float32, download=False)
+        rows, tests = _all(self.rows, self.sites), _all(self.tests, self.sites)
+        X, y = _chosen(data.X, data.y, self.of, rng)
+        if data.X_test is not None and len(data.X_test) >= max(tests or 0, len(X) // 20):
+            X_test, y_test = _chosen(data.X_test, data.y_test, self.of, rng)
+        else:
+            cut = len(X) // 5
+            (X_test, X), (y_test, y) = np.split(X, [cut]), np.split(y, [cut])
+        return (_scaled(X[:rows], self.of), y[:rows]), (_scaled(X_test[:tests], self.of), y_test[:tests])
 
     def _parts(self, y: Array, classes: Array, shares: Array | None, seed: int) -> list[Array]:
         if self.groups:
@@ -126,21 +139,20 @@ def _all(per_site: int | None, sites: int) -> int | None:
     return None if per_site is None else per_site * sites
 
 
-def _some(X: Any, y: Any, of: Set, count: int | None, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return so many rows, drawn at random, scaled, with their labels."""
+def _chosen(X: Any, y: Any, of: Set, rng: np.random.Generator) -> tuple[Any, Array]:
+    """Return the rows of the classes that count, in an order drawn at random, and their labels."""
     label = np.asarray(y).astype(int)
-    kept = rng.permutation(_kept(y, of))[:count]
-    rows: Array = np.asarray(X[kept], dtype=np.float32)
+    low, high = of.classes or (label.min(), label.max() + 1)
+    kept = rng.permutation(np.flatnonzero((label >= low) & (label < high)))
+    return X[kept], label[kept]
+
+
+def _scaled(X: Any, of: Set) -> Array:
+    """Return rows as the networks read them."""
+    rows: Array = np.asarray(X, dtype=np.float32).reshape(len(X), -1)
     if of.colours:  # the file has colours last
-        rows = rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2).reshape(len(kept), -1) / 127.5 - 1
-    elif of.image:
-        rows = rows.reshape(len(kept), -1) / 255
-    return rows, label[kept]
-
-
-def _kept(y: Any, of: Set) -> Array:
-    """Which rows are of the classes that count."""
-    return np.arange(len(y)) if of.first is None else np.flatnonzero(np.asarray(y) < of.first)
+        return rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2).reshape(len(X), -1) / np.float32(127.5) - 1
+    return rows / 255 if of.image else rows
 
 
 def _shares(sizes: str, sites: int, seed: int) -> Array | None:

@@ -166,8 +166,8 @@ def _correlated(scale: Scale) -> Iterator[Column]:
 
 
 def _one(digits: tuple[Set, ...]) -> tuple[Set, ...]:
-    return tuple(of for of in digits if of is not FEMNIST)
+    return tuple(of for of in digits if of.name != FEMNIST.name)
 
 
 def _shards(of: Set, scale: Scale) -> tuple[int, ...]:
-    return scale.shards if scale.shards and of is MNIST else of.shards
+    return scale.shards if scale.shards and of.name == MNIST.name else of.shards

@@ -149,10 +149,12 @@ def _parse(
     except FedspanError:
         raise
     except Exception as reason:  # any reader may fail in its own way on a damaged file
+        came, hint = "downloaded", "the address may now hold something else: see"
+        if entry.local:
+            came, hint = "put into FEDSPAN_DATA", "make it again:"
         raise FileError(
-            f"what was {'put into FEDSPAN_DATA' if entry.local else 'downloaded'} for {entry.name} cannot be read "
-            f"({type(reason).__name__}: {reason}); the {'files' if entry.local else 'address'} may hold something "
-            f"else: see {entry.source}"
+            f"what was {came} for {entry.name} cannot be read ({type(reason).__name__}: {reason}); "
+            f"{hint} {entry.source}"
         ) from reason
     shape = stored_shape(parts)
     if entry.shape is not None and shape != entry.shape:

@@ -16,6 +16,7 @@ import json
 import lzma
 import math
 import re
+import sys
 import tarfile
 import zipfile
 from collections import Counter
@@ -173,7 +174,8 @@ def _tweets(content: bytes) -> list[tuple[bool, str, list[str]]]:
     found = []
     for polarity, _, _, _, user, said in csv.reader(io.StringIO(content.decode("latin-1"))):
         if polarity in ("0", "4"):
-            found.append((polarity == "4", user, _WORD.findall(_NO_WORD.sub(" ", said.lower()))[:TWEET_WORDS]))
+            words = _WORD.findall(_NO_WORD.sub(" ", said.lower()))[:TWEET_WORDS]
+            found.append((polarity == "4", user, [sys.intern(word) for word in words]))  # millions, but few of a kind
     return found
 
 
