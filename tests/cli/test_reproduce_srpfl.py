@@ -12,7 +12,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fedspan.cli import plots, reproduce_srpfl, reproduce_srpfl_data, reproduce_srpfl_runs
+from fedspan.cli import (
+    plots,
+    reproduce_srpfl,
+    reproduce_srpfl_data,
+    reproduce_srpfl_linear,
+    reproduce_srpfl_runs,
+)
 from fedspan.cli.papers import PAPERS
 from fedspan.cli.papers import reproduce as verb
 from fedspan.cli.reproduce_srpfl import reproduce, text
@@ -55,7 +61,7 @@ from fedspan.engines.speeds import CorrelatedSpeeds, DynamicSpeeds, FixedSpeeds,
 from fedspan.errors import ConfigurationError, ConvergenceError, DataError
 from fedspan.learners import FedAvg
 from fedspan.learning import Learning, learn
-from fedspan.metrics import order_statistic_mean
+from fedspan.metrics import doubling_bounds, order_statistic_mean
 from fedspan.rounds import Cohort
 
 REAL_DATA = os.environ.get("FEDSPAN_DATA", "")
@@ -359,6 +365,42 @@ def test_times_and_ratios_are_to_99_percent_of_the_method_without(monkeypatch):
     assert found["reached"][LG]["10"] is None
     assert found["ratios"] == {FEDREP_S: {c: pytest.approx(2 / 3) for c in ("0", "10", "100")}}
     assert found["runs"][FEDREP_S]["final"] == pytest.approx(0.9)
+
+
+def test_theorem_4_9_is_measured_beside_the_prediction(made):
+    (found,) = made.result["linear"]
+    assert found["sites"] == 32
+    assert 0 < found["floor"] < 0.5
+    assert found["ratio"] == pytest.approx(found["doubling"] / found["full"])
+    every = order_statistic_mean(32, 32) + 1
+    assert found["full"] == pytest.approx(found["rounds"] * every)
+    bounds = doubling_bounds(4, 32, found["a"], 1.0, 1.1)
+    assert found["counts"] == pytest.approx(bounds.expected_doubling / bounds.expected_full)
+    line = next(line for line in text(made.result).splitlines() if line.startswith("| 32 "))
+    assert f"{found['ratio']:.2f}" in line
+
+
+def test_a_target_that_is_not_met_takes_for_ever():
+    distances, times = np.array([1.0, 0.5, 0.2]), np.array([0.0, 2.0, 5.0])
+    assert reproduce_srpfl_linear._reached(distances, times, 0.5) == 2.0
+    assert reproduce_srpfl_linear._reached(distances, times, 0.1) == np.inf
+
+
+SMALL_MODELS = {
+    "sent140": replace(SENT140, model={"kind": "bilstm", "vocabulary": 9, "embedding": 3, "dimension": 4}),
+    "cifar100": replace(CIFAR100, model={**CIFAR100.model, "channels": [2, 2], "hidden": [6, 5]}),
+}
+
+
+@pytest.mark.parametrize(("name", "d", "classes", "shards"), [("sent140", 5, 2, 2), ("cifar100", 3072, 10, 5)])
+def test_sets_that_are_seldom_here_are_learnt_where_they_are(monkeypatch, name, d, classes, shards):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 9, (200, d)), np.arange(200) % classes
+    present = SimpleNamespace(X=X, y=y, X_test=X, y_test=y)
+    monkeypatch.setattr(reproduce_srpfl_data, "load", lambda asked, **_: present if asked == name else None)
+    bench = Bench(replace(TINY, rounds=2, draws=1), lambda _: None)
+    found = reproduce_srpfl_runs._column(bench, Column(TINY.problem(SMALL_MODELS[name], shards), (FEDREP, LG_S)))
+    assert all(len(found["runs"][method]["accuracy"]) == 3 for method in (FEDREP, LG_S))
 
 
 def test_a_method_that_diverges_is_named_and_the_others_go_on(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""``fedspan reproduce srpfl``: Figures 3-8 of Tziotis et al. (2023), accuracy against virtual time.
+"""``fedspan reproduce srpfl``: Figures 3-8 and Theorem 4.9 of Tziotis et al. (2023), in virtual time.
 
 Tziotis, Shen, Pedarsani, Hassani, Mokhtari: Straggler-Resilient Personalized Federated Learning, section 5 and
 appendix C. All its results are pictures. Nothing is downloaded: a set that is neither in ``FEDSPAN_DATA`` nor in the
@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedspan.cli.reproduce_shared import Report, curve_writer
 from fedspan.cli.reproduce_srpfl_figures import draw_figures
+from fedspan.cli.reproduce_srpfl_linear import measure_linear
 from fedspan.cli.reproduce_srpfl_runs import REACHED, SEED, run_figures
 from fedspan.cli.reproduce_srpfl_scale import COMMUNICATION, FULL, QUICK, WHOLE
 from fedspan.cli.reproduce_srpfl_tables import text
@@ -35,7 +36,7 @@ def reproduce(
     whole: bool = False,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
-    """Run every panel and write the tables and the figures to a folder.
+    """Run every panel, measure the theorem's ratio, and write the tables and the figures to a folder.
 
     The folder gets ``srpfl.json`` (what is returned: plain data, all curves), ``tables.md`` (its `text`) and the
     figures as pictures. ``quick`` takes tiny problems, a look and not a comparison; ``whole`` the paper's 100 sites
@@ -54,6 +55,7 @@ def reproduce(
     }
     with threadpool_limits(limits=1):  # batches of ten rows: a second BLAS thread costs more than it brings
         result["panels"] = run_figures(scale, report)
+        result["linear"] = measure_linear(scale.linear, report)
     if write is not None:
         result["figures"] = draw_figures(folder, result, write)
     result["seconds"] = round(time.perf_counter() - started, 1)

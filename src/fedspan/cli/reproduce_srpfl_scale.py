@@ -20,6 +20,7 @@ from fedspan.cli.reproduce_srpfl_data import (
     Problem,
     Set,
 )
+from fedspan.cli.reproduce_srpfl_linear import Linear
 from fedspan.cli.reproduce_srpfl_methods import (
     BY_SAMPLES,
     FEDAVG,
@@ -88,6 +89,7 @@ class Scale:
     of_images: tuple[str, ...] = (*OWN, FEDAVG_FT, FLANP_FT)
     local: int | None = None
     """Local epochs, where that is not what the paper has for the set."""
+    linear: Linear = Linear(sites=(64, 256), seeds=3)  # noqa: RUF009 (frozen)
 
     def training(self, problem: Problem, fraction: float) -> Training:
         """How a method trains: doubling begins with a quarter of those asked; where these are some, rounds are more."""
@@ -111,13 +113,15 @@ FULL = Scale(
     digits=(MNIST, EMNIST, FEMNIST), images=(CIFAR10_NARROW, CIFAR100),
 )  # fmt: skip
 QUICK = Scale(
-    sites=8, rows=12, tests=8, rounds=4, image_sites=4, image_rows=5, image_rounds=3, draws=3,
+    sites=8, rows=12, tests=8, rounds=4, image_sites=5, image_rows=24, image_rounds=3, draws=3,
     digits=(MNIST, EMNIST, FEMNIST), images=(CIFAR10_NARROW, CIFAR100), shards=(5,), stragglers=(0.5,),
     all_methods=False, of_images=OWN, local=1,
+    linear=Linear(sites=(32,), seeds=1),
 )  # fmt: skip
 WHOLE = Scale(
     sites=100, rows=None, tests=None, rounds=50, image_sites=100, image_rows=None, image_rounds=100,
     draws=200, digits=(MNIST, EMNIST, FEMNIST), images=(CIFAR10_SUBSET, CIFAR10, CIFAR100), of_images=RIVALS,
+    linear=Linear(sites=(64, 256, 1024), seeds=5),
 )  # fmt: skip
 
 

@@ -6,6 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedspan.cli.reproduce_faps_tables import markdown
+from fedspan.cli.reproduce_srpfl_linear import (
+    COMMUNICATION,
+    COMPONENTS,
+    FEATURES,
+    NOISE,
+    PART,
+    ROWS,
+    STALL,
+    TARGET,
+)
 from fedspan.cli.reproduce_srpfl_methods import FEDREP, FEDREP_S, PAIRS
 
 
@@ -14,7 +24,7 @@ def text(result: dict[str, Any]) -> str:
     parts = [_about(result["settings"]), *_absent(result["panels"])]
     for figure in result["panels"]:
         parts += _figure(figure, [f"{cost:g}" for cost in result["settings"]["communication"]])
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, _linear(result)]) + "\n"
 
 
 def _about(s: dict[str, Any]) -> str:
@@ -88,6 +98,23 @@ def _ratios(columns: list[dict[str, Any]], costs: list[str]) -> str:
         f"{PAIRS[FEDREP_S]} and so on):"
     )
     return f"{about}\n\n{markdown(['', *_headed(costs)], rows)}"
+
+
+def _linear(result: dict[str, Any]) -> str:
+    rows = [
+        [str(m["sites"]), f"{m['rounds']:.0f}", f"{m['full']:.1f}", f"{m['doubling']:.1f}", f"{m['ratio']:.2f}",
+         f"{m['counts']:.2f}", f"{m['bound']:.2f}"]
+        for m in result["linear"]
+    ]  # fmt: skip
+    header = ["N", "rounds", "full", "doubling", "ratio", "predicted, by (203), (240), (253)", "bound (256)"]
+    about = (
+        f"{ROWS} rows of {FEATURES} columns at each site, k = {COMPONENTS}, noise {NOISE:g}, communication "
+        f"{COMMUNICATION:g} mean compute time, random start, doubling from N / {PART} on, a stage until its loss "
+        f"stalls ({100 * STALL:g} %). Virtual time to {TARGET} times the distance that full participation ends at, its rounds "
+        f"until then, means over {result['settings']['linear']['seeds']} seeds; expected over all draws of fixed "
+        "speeds. Predicted with a from the heads, sqrt(1 - a) = 1 - eta sigma_min^2. (The paper measures none.)"
+    )
+    return f"## Theorem 4.9: the linear case\n\n{about}\n\n{markdown(header, rows)}"
 
 
 def _time(seconds: float | None, digits: int = 1) -> str:
