@@ -20,6 +20,9 @@ NAMES = (
     "privacy-rivals",
     "privacy-audit",
     "streaming",
+    "representation-linear",
+    "representation-pca",
+    "representation-mnist",
 )
 
 

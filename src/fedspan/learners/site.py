@@ -14,6 +14,9 @@ from fedspan.learners.settings import Descending
 from fedspan.learners.task import Learned, Task, stalled
 from fedspan.rounds import Gather, Reply, Round, Site, Solve, Step, Sum, site_step
 
+_FIRST = 4
+"""What first parameters are drawn with, beside the seed."""
+
 
 def model_at(site: Site) -> Any:
     """Return the model that the sites agreed on."""
@@ -29,7 +32,8 @@ def own_at(site: Site) -> Array:
 
 def first_parameters(learning: dict[str, Plain]) -> tuple[Array, Array]:
     """Return the parameters that everyone begins with: the shared ones, and a site's own."""
-    shared, own = model_of(learning["model"]).start(np.random.default_rng(learning["seed"]))
+    # a stream of its own: data simulated with the same seed must not begin with the same numbers
+    shared, own = model_of(learning["model"]).start(np.random.default_rng([learning["seed"], _FIRST]))
     return shared, own
 
 
