@@ -16,7 +16,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedspan.cli.reproduce_shared import Report, curve_writer
-from fedspan.cli.reproduce_srpfl_figures import draw_figures
+from fedspan.cli.reproduce_srpfl_figures import draw_figure
 from fedspan.cli.reproduce_srpfl_linear import measure_linear
 from fedspan.cli.reproduce_srpfl_runs import REACHED, SEED, run_figures
 from fedspan.cli.reproduce_srpfl_scale import COMMUNICATION, FULL, QUICK, WHOLE
@@ -54,12 +54,14 @@ def reproduce(
         "settings": settings,
     }
     with threadpool_limits(limits=1):  # batches of ten rows: a second BLAS thread costs more than it brings
-        result["panels"] = run_figures(scale, report)
         result["linear"] = measure_linear(scale.linear, report)
-    if write is not None:
-        result["figures"] = draw_figures(folder, result, write)
-    result["seconds"] = round(time.perf_counter() - started, 1)
-    write_atomically(folder / "srpfl.json", json.dumps(result, indent=1).encode())
-    if tables:
-        write_atomically(folder / "tables.md", text(result).encode())
+        result["panels"], result["figures"] = [], {}
+        for figure in run_figures(scale, report):  # each is on disk as soon as it is made
+            result["panels"].append(figure)
+            if write is not None:
+                result["figures"] |= draw_figure(folder, figure, COMMUNICATION, write)
+            result["seconds"] = round(time.perf_counter() - started, 1)
+            write_atomically(folder / "srpfl.json", json.dumps(result, indent=1).encode())
+            if tables:
+                write_atomically(folder / "tables.md", text(result).encode())
     return result

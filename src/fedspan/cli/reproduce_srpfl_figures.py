@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,19 @@ _STYLE = {  # colour, dashed
 }  # fmt: skip
 
 
-def draw_figures(folder: Path, result: Mapping[str, Any], curves: Callable[..., None]) -> dict[str, str]:
-    """Write the pictures of what was available; return their files by name."""
-    files = {}
-    for figure in result["panels"]:
-        columns = [column for column in figure["columns"] if "absent" not in column]
-        if not columns:
-            continue
-        files[figure["number"]] = f"figure{figure['number']}.png"
-        panels = [_panel(column, f"{cost:g}") for cost in result["settings"]["communication"] for column in columns]
-        curves(
-            folder / files[figure["number"]], f"Figure {figure['number'][0]}: {figure['title']}", panels,
-            x="virtual time", y="mean test accuracy", across=len(columns), log=False, one_legend=True,
-        )  # fmt: skip
-    return files
+def draw_figure(
+    folder: Path, figure: Mapping[str, Any], costs: Sequence[float], curves: Callable[..., None]
+) -> dict[str, str]:
+    """Write one figure's picture, of the columns that were available; return its file by its number."""
+    number, columns = figure["number"], [column for column in figure["columns"] if "absent" not in column]
+    if not columns:
+        return {}
+    panels = [_panel(column, f"{cost:g}") for cost in costs for column in columns]
+    curves(
+        folder / f"figure{number}.png", f"Figure {number[0]}: {figure['title']}", panels,
+        x="virtual time", y="mean test accuracy", across=len(columns), log=False, one_legend=True,
+    )  # fmt: skip
+    return {number: f"figure{number}.png"}
 
 
 def _panel(column: Mapping[str, Any], cost: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,12 @@ class Bench:
         return self._trained[key]
 
 
-def run_figures(scale: Scale, report: Report) -> list[dict[str, Any]]:
-    """Return every figure with its columns' curves."""
-    bench, made = Bench(scale, report), []
+def run_figures(scale: Scale, report: Report) -> Iterator[dict[str, Any]]:
+    """Yield every figure with its columns' curves."""
+    bench = Bench(scale, report)
     for number, title, columns in figures(scale):
         report(f"figure {number}: {title}")
-        made.append({"number": number, "title": title, "columns": [_column(bench, one) for one in columns]})
-    return made
+        yield {"number": number, "title": title, "columns": [_column(bench, one) for one in columns]}
 
 
 def _column(bench: Bench, column: Column) -> dict[str, Any]:

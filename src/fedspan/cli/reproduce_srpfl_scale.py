@@ -109,7 +109,7 @@ class Scale:
 
 
 FULL = Scale(
-    sites=40, rows=60, tests=40, rounds=16, image_sites=20, image_rows=100, image_rounds=30, draws=60,
+    sites=40, rows=50, tests=40, rounds=15, image_sites=20, image_rows=100, image_rounds=25, draws=50,
     digits=(MNIST, EMNIST, FEMNIST), images=(CIFAR10_NARROW, CIFAR100),
 )  # fmt: skip
 QUICK = Scale(
@@ -138,7 +138,7 @@ def figures(scale: Scale) -> Iterator[tuple[str, str, list[Column]]]:
     yield "5", "full participation, dynamic speeds", [Column(p, some, speeds=dynamic) for p in later]
     yield "6", "a part of the sites, dynamic speeds", [Column(p, some, partial, dynamic) for p in later]
     homogeneous = [scale.problem(of, None) for of in (*_one(scale.digits), *scale.images[:1], SENT140)]
-    yield "7", "homogeneous", [Column(p, (*OWN, FEDAVG_FT, FEDAVG_S)) for p in homogeneous]
+    yield "7", "homogeneous", [Column(p, OWN if p.of.colours else (*OWN, FEDAVG_FT, FEDAVG_S)) for p in homogeneous]
     yield "8", "imbalanced sizes", list(_imbalanced(scale))
     yield "8-stragglers", "two classes of speeds", list(_straggling(scale))
     yield "8-correlated", "groups of labels", list(_correlated(scale))

@@ -110,9 +110,9 @@ def _linear(result: dict[str, Any]) -> str:
     about = (
         f"{ROWS} rows of {FEATURES} columns at each site, k = {COMPONENTS}, noise {NOISE:g}, communication "
         f"{COMMUNICATION:g} mean compute time, random start, doubling from N / {PART} on, a stage until its loss "
-        f"stalls ({100 * STALL:g} %). Virtual time to {TARGET} times the distance that full participation ends at, its "
-        f"rounds until then, means over {result['settings']['linear']['seeds']} seeds; expected over all draws of fixed "
-        "speeds. Predicted with a from the heads, sqrt(1 - a) = 1 - eta sigma_min^2. (The paper measures none.)"
+        f"stalls ({100 * STALL:g} %). Virtual time to {TARGET} times the distance that full participation ends at, "
+        f"its rounds until then, means over {result['settings']['linear']['seeds']} seeds; expected over all draws of "
+        "fixed speeds. Predicted with a from the heads, sqrt(1 - a) = 1 - eta sigma_min^2. (The paper measures none.)"
     )
     return f"## Theorem 4.9: the linear case\n\n{about}\n\n{markdown(header, rows)}"
 
