@@ -424,10 +424,25 @@ def test_a_picture_is_drawn(tmp_path):
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize(("paper", "quick"), [("faps", False), ("srpfl", True)])
-def test_the_whole_is_refused_where_there_is_none(paper, quick):
-    with pytest.raises(ConfigurationError, match="--whole is for srpfl, and not with --quick"):
-        verb(paper, quick=quick, whole=True)
+def test_the_whole_is_refused_where_there_is_none():
+    with pytest.raises(ConfigurationError, match="--whole is for srpfl: faps is run whole without it"):
+        verb("faps", whole=True)
+    with pytest.raises(ConfigurationError, match="take one of them"):
+        verb("srpfl", quick=True, whole=True)
+
+
+@pytest.mark.parametrize(("paper", "asked"), [("srpfl", {"whole": True}), ("srpfl", {"whole": False}), ("ppm", {})])
+def test_only_a_paper_that_is_shortened_is_asked_for_the_whole(monkeypatch, tmp_path, paper, asked):
+    told = []
+
+    def reproduce(folder, **options):
+        told.append(options)
+        return {}
+
+    monkeypatch.setattr(f"{PAPERS[paper]}.reproduce", reproduce)
+    monkeypatch.setattr(f"{PAPERS[paper]}.text", lambda _: "")
+    verb(paper, folder=tmp_path, quick=False, tables=True, figures=True, noisy=False, json=False, **asked)
+    assert {key: value for key, value in told[0].items() if key == "whole"} == asked
 
 
 @pytest.mark.soak

@@ -47,10 +47,10 @@ def reproduce(
         raise ConfigurationError(f"there is no paper {paper!r} to reproduce; {nearest(paper, PAPERS)}")
     if noisy and paper not in NOISY:
         raise ConfigurationError(f"--noisy is for {', '.join(NOISY)}: {paper} is reproduced in one piece; leave it out")
-    if whole and (quick or paper not in SHORTENED):
-        raise ConfigurationError(
-            f"--whole is for {', '.join(SHORTENED)}, and not with --quick: {paper} is as large as it gets without it"
-        )
+    if whole and paper not in SHORTENED:
+        raise ConfigurationError(f"--whole is for {', '.join(SHORTENED)}: {paper} is run whole without it")
+    if whole and quick:
+        raise ConfigurationError("--whole and --quick ask for opposite things; take one of them")
     name = NOISY[paper] if noisy else PAPERS[paper]
     module = importlib.import_module(name)  # late: it is slow to import, and may need matplotlib
     where = fresh_folder(Path("runs") / f"reproduce-{paper}{'-noisy' * noisy}") if folder is None else folder
