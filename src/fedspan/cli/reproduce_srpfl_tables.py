@@ -40,8 +40,10 @@ def _about(s: dict[str, Any]) -> str:
         "number of rounds, 2.5 times as many where a round asks some of the sites. Accuracy is the "
         "mean over all sites, on test rows of the classes that a site learns, its own part as stored; with FT, for "
         "HF-MAML and with heads tuned after as many epochs of descent at the site as a round has. Measuring, and what "
-        "is trained for it, takes no virtual time. Mean compute time 1, and every round costs C.T. beside; times are "
-        f"means over {s['draws']} draws of the speeds, the same for all methods; one run of each, seed {s['seed']}. "
+        "is trained for it, takes no virtual time. A site computes for an exponential time, of mean 1, drawn once "
+        "(fixed speeds), of a rate from U[1 / M, 1], drawn every round (dynamic), or of mean 0.1 and 10 (stragglers); "
+        f"every round costs C.T. beside. Times are means over {s['draws']} draws of the speeds, the same for all "
+        f"methods; one run of each, seed {s['seed']}. "
         "The paper's results are pictures in the text we have: there are no figures of its own to set beside ours."
     )
 
