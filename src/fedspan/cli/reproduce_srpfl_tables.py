@@ -17,6 +17,7 @@ from fedspan.cli.reproduce_srpfl_linear import (
     TARGET,
 )
 from fedspan.cli.reproduce_srpfl_methods import FEDREP, FEDREP_S, PAIRS
+from fedspan.cli.reproduce_srpfl_runs import REACHED
 
 
 def text(result: dict[str, Any]) -> str:
@@ -92,14 +93,15 @@ def _headed(costs: list[str]) -> list[str]:
 
 def _ratios(columns: list[dict[str, Any]], costs: list[str]) -> str:
     rows = [
-        [f"{column['title']}: {name}", *(_time(ratios[cost], 2) for cost in costs)]
+        [f"{column['title']}: {name}", *(_time(times[cost], 2) for times in ratios.values() for cost in costs)]
         for column in columns for name, ratios in column["ratios"].items()
     ]  # fmt: skip
+    header = [f"{100 * part:g} %, C.T. = {cost}" for part in REACHED for cost in costs]
     about = (
-        f"Time with doubling over the time without, to 99 % of the final accuracy without ({FEDREP_S} over "
-        f"{PAIRS[FEDREP_S]} and so on):"
+        "Time with doubling over the time without, to these parts of the final accuracy without "
+        f"({FEDREP_S} over {PAIRS[FEDREP_S]} and so on; below 1 doubling saves time):"
     )
-    return f"{about}\n\n{markdown(['', *_headed(costs)], rows)}"
+    return f"{about}\n\n{markdown(['', *header], rows)}"
 
 
 def _linear(result: dict[str, Any]) -> str:
