@@ -121,7 +121,7 @@ class LearnedModel:
     """The same along the run, each with the record of the round that measured it."""
     history: list[RoundRecord]
     diverged: dict[str, int]
-    """How often a site's parameters were no longer finite numbers, where they were."""
+    """How often the learner diverged at a site, whose reply was then left out; where it did."""
     start: Result | None = None
     """The run that found the start, for ``start="moments"``."""
 
@@ -231,7 +231,7 @@ def learn(
         solve = assemble(solve_learning(study, shared, measured), journal, None, None, watching)
         learned, agreed, told = drive(solve, get_engine(engine)(sites, study.seed))
     except (ConfigurationError, DataError, FileError):
-        if folder is not None and not resume and (start is None or privacy is None):  # what was charged is kept
+        if folder is not None and not resume:
             discard(folder, before)
         raise
     evaluations = [record for record in history if record.step == evaluate.name]
