@@ -116,6 +116,18 @@ def test_virtual_time_and_a_wire_change_nothing(name):
     assert wired.bytes_down == plain.bytes_down
 
 
+def test_the_curve_is_measured_before_every_so_many_rounds_and_changes_nothing():
+    study = Learning(learner=replace(LINEAR, rounds=5), evaluate_every=2)
+    found = learn(study, sources(numbers()))
+    rounds_before = [sum(not r.setup for r in found.history if r.round < record.round) for record, _ in found.curve]
+    assert rounds_before == [0, 2, 4, 5]
+    silent = learn(replace(study, evaluate_every=None), sources(numbers()))
+    assert len(silent.curve) == 1
+    assert found.shared.tobytes() == silent.shared.tobytes()  # a linear FedRep on all rows draws nothing
+    assert found.rounds == silent.rounds == 5
+    assert found.curve[-1][1] == silent.curve[-1][1] == found.scores
+
+
 @pytest.mark.parametrize("name", ["fedrep", "lg", "fedavg", "maml"])
 def test_tuning_is_kept_at_the_sites_and_not_in_what_is_shared(name):
     study, make = STUDIES[name]
@@ -226,6 +238,16 @@ def test_a_private_start_is_noised_and_charged_once(tmp_path):
     assert bits(again) == bits(found)
     with Ledger(tmp_path / START / LEDGER) as book:
         assert len(book.charges()) == charged
+
+
+def test_a_run_is_not_resumed_with_another_privacy(tmp_path):
+    study = Learning(learner=LINEAR, start="moments")
+    learn(study, sources(numbers()), folder=tmp_path / "plain")
+    with pytest.raises(ResumeError, match=r"plain: the study changed since this run began: privacy "):
+        learn(study, sources(numbers()), folder=tmp_path / "plain", privacy=PRIVACY, resume=True)
+    learn(study, sources(numbers()), folder=tmp_path / "private", privacy=PRIVACY)
+    with pytest.raises(ResumeError, match=r"private: the study changed since this run began: privacy "):
+        learn(study, sources(numbers()), folder=tmp_path / "private", resume=True)
 
 
 def test_a_private_start_survives_a_kill_of_the_run_behind_it(tmp_path):

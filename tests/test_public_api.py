@@ -13,11 +13,12 @@ import sys
 import pytest
 
 import fedspan
-from fedspan import FederatedPCA, FederatedTruncatedSVD
+from fedspan import FederatedPCA, FederatedRepresentation, FederatedTruncatedSVD
 
 # DESIGN.md, section 4, as far as this version goes. FAPS, PrivatePower, GaussianPrivacy and StreamingPCA come later.
 PROMISED = {
-    "fedspan": ["FederatedPCA", "FederatedTruncatedSVD", "Cohort"],
+    "fedspan": ["FederatedPCA", "FederatedRepresentation", "FederatedTruncatedSVD", "Cohort"],
+    "fedspan.learners": ["FedRep", "LGFedAvg", "FedAvg", "HFMAML", "FLANP", "LGFLANP"],
     "fedspan.solvers": ["Power", "FedPower", "BlockKrylov", "UDA", "WDA", "RandomizedSVD", "Covariance"],
     "fedspan.metrics": ["projection_distance", "principal_angles", "captured_variance", "kkt_violation"],
     "fedspan.datasets": ["load", "Dataset"],
@@ -75,6 +76,20 @@ def test_parameters_and_their_defaults(estimator, own):
         assert (parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD) == positional
     for name in ("fit", "transform", "inverse_transform", "fit_transform", "save", "load", "to_sklearn"):
         assert callable(getattr(estimator, name))
+
+
+def test_parameters_of_a_representation_and_their_defaults():
+    parameters = dict(inspect.signature(FederatedRepresentation).parameters)
+    first = parameters.pop("n_components")
+    assert (first.default, first.kind) == (None, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    assert {name: parameter.default for name, parameter in parameters.items()} == {
+        "model": "linear", "learner": "fedrep", "start": "random", "privacy": None, "participation": None,
+        "engine": None, "random_state": 0, "tune": 0, "evaluate_every": None, "verbose": 0, "on_round": None,
+        "run_folder": None, "resume": False,
+    }  # fmt: skip
+    assert {parameter.kind for parameter in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    for name in ("fit", "predict", "score", "transform", "join", "evaluate", "save", "load"):
+        assert callable(getattr(FederatedRepresentation, name))
 
 
 def test_importing_fedspan_imports_nothing_optional():

@@ -277,6 +277,8 @@ def test_a_new_site_joins_whatever_learnt(learner, tune):
     assert model.heads_["yew"].tobytes() == twin.heads_["yew"].tobytes()
     assert model.shared_.tobytes() == shared
     assert {n: h.tobytes() for n, h in model.heads_.items() if n != "yew"} == heads
+    begun = model.shared_ if model.agreed_["model"]["own"] == "none" else model._first()[1]
+    assert not np.array_equal(model.heads_["yew"], begun)
     longer = model.join("yew2", X, y, epochs=60)
     right = longer.predict_proba("yew2", X)[np.arange(len(y)), np.searchsorted(longer.classes_, y)]
     assert np.log(right).mean() > np.log(1 / 3)  # better than chance
@@ -372,6 +374,12 @@ def test_one_class_only_and_unseen_labels_are_survived_and_named():
     assert table["oak"]["new"] == int(np.sum(sites["oak"][3] == "well")) > 0
     assert "labels that only other sites had in training" in str(table)
     assert table["ash"]["on"] == "training"
+
+
+def test_whole_numbers_that_look_like_numbers_are_asked_about():
+    sites = {name: (X, np.arange(len(y)) + 100 * i) for i, (name, (X, y)) in enumerate(numbers().items())}
+    with pytest.warns(UserWarning, match="y has 166 different labels at 166 rows, .* give them as floating point"):
+        FederatedRepresentation(learner=FedRep(rounds=1, batch=0)).fit(sites)
 
 
 def test_a_diverging_site_is_left_out_and_named():

@@ -231,7 +231,7 @@ def learn(
         solve = assemble(solve_learning(study, shared, measured), journal, None, None, watching)
         learned, agreed, told = drive(solve, get_engine(engine)(sites, study.seed))
     except (ConfigurationError, DataError, FileError):
-        if folder is not None and not resume and (start is None or privacy is None):  # what was charged is kept
+        if folder is not None and not resume:
             discard(folder, before)
         raise
     evaluations = [record for record in history if record.step == evaluate.name]

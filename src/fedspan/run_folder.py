@@ -71,11 +71,12 @@ def contents(folder: Path) -> set[Path] | None:
 def discard(folder: Path, before: set[Path] | None) -> None:
     """Remove what a failed run left, and nothing that was there ``before`` it: that is the user's.
 
-    A folder stays if its run charged a ledger: something was released, and that is not forgotten. What other runs
-    charged to a ledger that was linked in does not count.
+    A folder stays if its run, or one inside it, charged a ledger: something was released, and that is not forgotten.
+    What other runs charged to a ledger that was linked in does not count.
     """
-    run = run_name(folder) if (folder / "terms.json").exists() else None  # without terms no run began
-    if run is not None and any(is_charged(ledger, run) for ledger in folder.rglob(LEDGER)):
+    new = set(folder.rglob("terms.json")) - (before or set())  # without terms no run began
+    runs = [run_name(terms.parent) for terms in new]
+    if any(is_charged(ledger, run) for run in runs for ledger in folder.rglob(LEDGER)):
         return
     for part in sorted((contents(folder) or set()) - (before or set()), reverse=True):  # what lies within comes first
         with suppress(OSError):  # the error that ended the run is the one to tell

@@ -162,6 +162,22 @@ def test_a_private_start_is_told_and_charged(tmp_path: Path) -> None:
     assert json.loads((run_folder(study) / "summary.json").read_text())["privacy"]["epsilon"] == 4.0
 
 
+def test_what_a_private_start_released_is_kept_when_the_run_fails(tmp_path: Path) -> None:
+    more = "[solve.settings]\nn0 = 9\n[privacy]\nepsilon = 4.0\ndelta = 1e-6\nrow_norm = 8.0\n"
+    study = write_study(tmp_path, more, labels=NUMBERS, solve='start = "moments"\nsolver = "doubling"')
+    result = invoke("fit", study)
+    assert result.exit_code == 3
+    assert "begins with n0 = 9 sites, but a round waits for 3" in result.stderr
+    assert (run_folder(study) / START / LEDGER).exists()
+
+
+def test_the_budget_that_is_shown_is_the_runs(study: Path) -> None:
+    study.write_text(study.read_text().replace("[solve]", "[solve]\nevaluate_every = 4"))
+    invoke("fit", study)
+    history = FederatedRepresentation.load(run_folder(study) / "model.fedspan").history_
+    assert fit_representation._budget(load_learning(study)) == len(history)
+
+
 def test_of_many_sites_the_worst_and_the_best_are_shown(tmp_path: Path) -> None:
     names = [f"site{i:02d}" for i in range(20)]
     for i, name in enumerate(names):
@@ -231,8 +247,8 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["SIGINT", "SIGKILL"])
-def test_a_stopped_or_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path: Path, end: str) -> None:
-    study.write_text(study.read_text().replace("rounds = 6", "rounds = 12"))
+def test_a_stopped_or_killed_run_goes_on_to_the_same_bits(tmp_path: Path, end: str) -> None:
+    study = write_study(tmp_path, "[solve.settings]\nrounds = 12\n")
     stopped = python("-c", STOP_AT_ROUND_9, end, "fit", study, cwd=tmp_path)
     assert stopped.returncode == (130 if end == "SIGINT" else -9)
     run = run_folder(study)

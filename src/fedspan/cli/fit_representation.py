@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedspan.cli.output import (
 from fedspan.cli.runs import MODEL, finish, keeping
 from fedspan.data.labelled import Labelled
 from fedspan.estimators import FederatedRepresentation
+from fedspan.estimators.remarks import remarks_on
 from fedspan.estimators.site_scores import SiteScores
 from fedspan.learners.choices import learner_as_plain
 from fedspan.learning import START, LearnedModel, learn
@@ -31,6 +33,7 @@ from fedspan.learning_file import LearningFile
 from fedspan.progress import human_bytes
 from fedspan.sites import LEDGER
 
+_AROUND = 3  # describe, agree, evaluate
 SHOWN = 12
 """Of more sites than that, only the worst and the best are listed."""
 
@@ -40,19 +43,27 @@ def learn_into(folder: Path, described: LearningFile, *, resume: bool, again: st
     sources, started = described.open_sources(), time.perf_counter()
     with (
         keeping(folder, described.path, resume=resume, again=again),
-        watching_rounds(described.name, None) as watch,
+        watching_rounds(described.name, _budget(described)) as watch,
     ):
         result = learn(
             described.study(), sources, engine=described.execution, folder=folder, resume=resume,
             privacy=described.privacy, watchers=[watch],
         )  # fmt: skip
     model = representation_of(described, result, sources)
-    remarks = [text for _, text in model._remarks()]
+    remarks = [text for _, text in remarks_on(model)]
     for remark in remarks:
         note(f"Warning: {remark}.")
     summary = {**summarise(described, model, result, time.perf_counter() - started), "warnings": remarks}
     finish(folder, model, summary)
     return {**summary, "folder": str(folder), "model": str(folder / MODEL)}
+
+
+def _budget(described: LearningFile) -> int | None:
+    """Return the most rounds a run can take, where the study says it."""
+    if hasattr(described.learner, "stage") or described.start == "moments":
+        return None
+    rounds, every = described.learner.rounds, described.evaluate_every
+    return int(rounds + _AROUND + (0 if every is None else ceil(rounds / every)))
 
 
 def representation_of(

@@ -10,6 +10,7 @@ from fedspan.data import partition
 from fedspan.data.arrays import ArraySource, SparseSource
 from fedspan.data.csv import CsvSource
 from fedspan.data.jsonl import JsonlSource
+from fedspan.data.labelled import Labelled
 from fedspan.data.open import open_source
 from fedspan.data.optional import parquet_module
 from fedspan.data.preprocess import Facts, Preparation
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from fedspan.data.parquet import ParquetSource
 
 __all__ = [
-    "ArraySource", "CsvSource", "Facts", "JsonlSource", "ParquetSource", "Preparation", "Source", "SparseSource",
-    "SymmetricSource", "Tail", "follow", "from_triples", "open_source", "partition", "read_triples",
+    "ArraySource", "CsvSource", "Facts", "JsonlSource", "Labelled", "ParquetSource", "Preparation", "Source",
+    "SparseSource", "SymmetricSource", "Tail", "follow", "from_triples", "open_source", "partition", "read_triples",
 ]  # fmt: skip
 
 

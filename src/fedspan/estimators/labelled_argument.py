@@ -9,7 +9,7 @@ from typing import Any
 from fedspan.data.labelled import Labelled
 from fedspan.errors import ConfigurationError, FedspanError
 
-_EXPECTED = "(X, y), (X, y, X_test, y_test) or a fedspan.data.labelled.Labelled"
+_EXPECTED = "(X, y), (X, y, X_test, y_test) or a fedspan.data.Labelled"
 
 
 def labelled_sites(sites: Any) -> dict[str, Labelled]:

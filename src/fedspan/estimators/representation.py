@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from fedspan.data.labelled import Labelled
 from fedspan.encoding import Array
-from fedspan.errors import few
 from fedspan.estimators.base import cohort_of, seed_of
 from fedspan.estimators.labelled_argument import labelled_sites
 from fedspan.estimators.predicting import Predicting
+from fedspan.estimators.remarks import remarks_on
 from fedspan.estimators.site_scores import SiteScores
 from fedspan.layers import OnRound
 from fedspan.learners.choices import learner_of, model_spec
@@ -136,7 +135,7 @@ class FederatedRepresentation(Predicting):
         ----------
         sites
             A dict by name, or a list, of ``(X, y)``, ``(X, y, X_test, y_test)`` or
-            `fedspan.data.labelled.Labelled`. Floating point ``y`` are numbers; whole numbers and texts are classes.
+            `fedspan.data.Labelled`. Floating point ``y`` are numbers; whole numbers and texts are classes.
         """
         study, sources = self._study(), labelled_sites(sites)
         watchers: list[OnRound] = [round_printer()] if self.verbose else []
@@ -149,7 +148,7 @@ class FederatedRepresentation(Predicting):
             watchers=watchers,
         )  # fmt: skip
         self._learn(result, sources)
-        for kind, remark in self._remarks():
+        for kind, remark in remarks_on(self):
             warnings.warn(remark, kind, stacklevel=2)
         return self
 
@@ -210,41 +209,3 @@ class FederatedRepresentation(Predicting):
             unseen = [] if source.test is None else [label for label in source.test.classes if label not in known]
             if unseen:
                 self.unseen_labels_[name] = unseen
-
-    def _remarks(self) -> list[tuple[type[Warning], str]]:
-        """Return what is worth a warning."""
-        remarks: list[tuple[type[Warning], str]] = []
-        if self.single_class_sites_:
-            names = self.single_class_sites_
-            remarks.append((UserWarning, f"one class only at {_sites(names)}: what is their own can tell nothing else"))
-        if self.unseen_labels_:
-            rows = sum(self.site_scores_[name]["unseen"] for name in self.unseen_labels_)
-            labels = sorted({label for unseen in self.unseen_labels_.values() for label in unseen})
-            remarks.append(
-                (
-                    UserWarning,
-                    f"{rows} test rows at {_sites(list(self.unseen_labels_))} have labels that no site had in training "
-                    f"({few([repr(label) for label in labels])}): they count as wrong",
-                )
-            )
-        if self.diverged_:
-            times = sum(self.diverged_.values())
-            remarks.append(
-                (
-                    ConvergenceWarning,
-                    f"parameters were no longer finite numbers {times} times at {_sites(sorted(self.diverged_))}, and "
-                    f"were left out; give the learner a smaller rate, or scale the rows",
-                )
-            )
-        if self.converged_ is False:
-            remarks.append(
-                (
-                    ConvergenceWarning,
-                    f"the loss still fell after {self.n_rounds_} rounds; give the learner more, or a larger stall",
-                )
-            )
-        return remarks
-
-
-def _sites(names: list[str]) -> str:
-    return f"{'site' if len(names) == 1 else f'{len(names)} sites:'} {few(names)}"
