@@ -173,6 +173,23 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, name, event):
         assert aggregates(folder) == aggregates(tmp_path / "whole"), number
 
 
+@pytest.mark.parametrize("name", ["moments", "doubling"])
+def test_a_resumed_run_goes_on_at_its_own_clock(tmp_path, name):
+    study, make = STUDIES[name]
+    whole = learn(study, sources(make()), engine="virtual-time")
+
+    def stop(record, estimate):
+        if record.step == "fedrep.update" and record.round >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn(study, sources(make()), engine="virtual-time", folder=tmp_path, watchers=[stop])
+    resumed = learn(study, sources(make()), engine="virtual-time", folder=tmp_path, resume=True)
+    assert bits(resumed) == bits(whole)
+    assert [r.clock for r in resumed.history] == [r.clock for r in whole.history]
+    assert resumed.clock == whole.clock > 0
+
+
 def test_a_site_that_lost_its_state_goes_on_with_a_new_head(tmp_path):
     study, make = STUDIES["fedrep"]
 
