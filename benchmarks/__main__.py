@@ -23,6 +23,7 @@ NAMES = (
     "representation-linear",
     "representation-pca",
     "representation-mnist",
+    "learner-round",
 )
 
 

@@ -21,10 +21,10 @@ State = dict[str, Tensor]
 class PlainLoop:
     """One round of FedRep or LG-FedAvg from first parameters; batches in the order that fedspan's sites draw."""
 
-    def __init__(self, learner: Any, agreed: dict[str, Any], sources: dict[str, Any]) -> None:
+    def __init__(self, learner: Any, agreed: dict[str, Any], sources: dict[str, Any], dtype: Any) -> None:
         self._learner = learner
-        self._rows = {name: (torch.from_numpy(s.X), torch.from_numpy(s.y)) for name, s in sources.items()}
-        self._net = module(agreed["model"])
+        self._rows = {n: (torch.from_numpy(s.X.astype(dtype)), torch.from_numpy(s.y)) for n, s in sources.items()}
+        self._net = module(agreed["model"]).to(self._rows[min(sources)][0].dtype)
         layers = [layer for layer in self._net if any(True for _ in layer.parameters())]
         head = list(nn.Sequential(*layers[-learner.head_layers :]).parameters())
         self._head, self._body = head, [p for p in self._net.parameters() if not any(p is one for one in head)]

@@ -121,7 +121,7 @@ class LearnedModel:
     """The same along the run, each with the record of the round that measured it."""
     history: list[RoundRecord]
     diverged: dict[str, int]
-    """How often a site's parameters were no longer finite numbers, where they were."""
+    """How often the learner diverged at a site, whose reply was then left out; where it did."""
     start: Result | None = None
     """The run that found the start, for ``start="moments"``."""
 

@@ -13,29 +13,35 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedspan.cli import plots, reproduce_fpca, reproduce_fpca_data, reproduce_fpca_private
+from fedspan.cli import plots, reproduce_fpca, reproduce_fpca_data, reproduce_fpca_merges, reproduce_fpca_private
 from fedspan.cli.papers import PAPERS
 from fedspan.cli.reproduce_fpca import reproduce, text
-from fedspan.cli.reproduce_fpca_data import FULL, METHODS_OF_TABLE_1, QUICK, TABLE_1
+from fedspan.cli.reproduce_fpca_data import FULL, METHODS_OF_TABLE_1, QUICK, TABLE_1, Merges, Workers
 from fedspan.cli.reproduce_fpca_memory import MaskedFpca, allocations, methods
-from fedspan.cli.reproduce_fpca_merges import MERGES
+from fedspan.cli.reproduce_fpca_merges import MERGES, measure_merges, measure_workers
 from fedspan.cli.reproduce_fpca_order import ORDERED, SPIRIT
 from fedspan.cli.reproduce_fpca_runs import (
     ADAPTIVE,
     ALONE,
     CARRIED,
+    FD,
+    GROUSE,
     HIGH,
     LOW,
+    PM,
     UNFORGETTING,
     Fpca,
     FpcaOnTheFly,
     brackets,
     race,
     rank_range,
+    rival,
     subspace_error,
 )
 from fedspan.datasets.synthetic import power_law
 from fedspan.errors import ConfigurationError, DataError
+from fedspan.linalg import Estimate, merge, procrustes
+from fedspan.rivals import Grouse, MemoryLimitedPower
 
 REAL_DATA = os.environ.get("FEDSPAN_DATA", "")
 SIZES = {"mnist": (300, 20), "wine_red": (200, 11), "motes_light": (300, 12)}
@@ -93,6 +99,37 @@ def test_the_papers_settings():
     assert (reproduce_fpca_private.EPSILONS, reproduce_fpca_private.DELTA, reproduce_fpca_private.RANK) == (
         (0.6, 1.0), 0.1, 6,
     )  # fmt: skip
+
+
+def test_the_rivals_have_the_papers_settings():
+    """GROUSE's step 2, FD's sketch of 2 r rows, PM's blocks of d."""
+    rng, d, r = np.random.default_rng(0), 7, 2
+    for rows in (rng.standard_normal((4, d)), rng.standard_normal((13, d))):
+        for name, own in ((GROUSE, Grouse(d, r, step=2.0)), (PM, MemoryLimitedPower(d, r, block_size=d))):
+            tracker = rival(name, d, r)
+            for one in (tracker, own):
+                one.update(rows)
+            np.testing.assert_array_equal(tracker.basis, own.basis)
+        sketcher = rival(FD, d, r)
+        sketcher.update(rows[:4])
+        np.testing.assert_array_equal(sketcher.sketch, rows[:4])  # nothing is cut before it is full
+
+
+def test_a_projection_has_moved_as_far_as_the_best_rotation_leaves_it():
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((80, 8)) * 0.8 ** np.arange(8)
+    projected = reproduce_fpca_private._Projected(rows, None)
+    turned = projected.offline[:, [1, 0, 2, 3, 4, 5]] * [-1.0, 1, 1, 1, 1, 1]
+    assert projected.moved(turned) < 1e-6
+    assert projected.captured(turned) == pytest.approx(1.0)
+    other = np.linalg.qr(rng.standard_normal((8, 6)))[0]
+    points, best = rows @ other[:, :2], rows @ projected.offline[:, :2]
+    rotation = procrustes(points, best)
+    expected = np.linalg.norm(points @ rotation - best) / np.linalg.norm(best)
+    assert projected.moved(other) == pytest.approx(expected, rel=1e-9)
+    assert projected.captured(other) == pytest.approx(
+        np.sum((rows @ other) ** 2) / np.sum((rows @ projected.offline) ** 2)
+    )
 
 
 def test_table_1_is_whole():
@@ -216,11 +253,31 @@ def test_merges_agree_and_come_near_the_offline_values(made):
     for measured in made.result["merges"]:
         found = measured["merges"]
         assert set(found) == set(MERGES)
-        for merge in found.values():
-            assert merge["apart"] < 1e-12
-            assert merge["subspace"] == pytest.approx(found["Alg. 5"]["subspace"], rel=1e-9)
-            assert 0 < merge["values"] < 0.05
-            assert merge["seconds"] > 0
+        for one in found.values():
+            assert one["apart"] < 1e-12
+            assert one["subspace"] == pytest.approx(found["Alg. 5"]["subspace"], rel=1e-9)
+            assert 0 < one["values"] < 0.05
+            assert one["seconds"] > 0
+
+
+def test_values_that_are_apart_are_told(monkeypatch):
+    def blurred(*pairs):
+        basis, values = merge(*pairs)
+        return Estimate(basis, values * (1 + 1e-6 * np.arange(len(values))))
+
+    monkeypatch.setitem(reproduce_fpca_merges.MERGES, "Alg. 6", blurred)
+    (measured,) = measure_merges(Merges(30, (60,), 4, repeats=1), lambda _: None)
+    assert measured["merges"]["Alg. 6"]["apart"] == pytest.approx(3e-6, rel=1e-6)
+    assert measured["merges"]["Alg. 5"]["apart"] < 1e-12
+
+
+def test_times_are_those_of_the_slowest_worker_and_the_slowest_merge_of_each_level(monkeypatch):
+    """Five workers: merges of 2 and 1, then one of two and one left over, then the last."""
+    took = iter([3.0, 9.0, 4.0, 1.0, 2.0, 0.5, 0.75, 0.25, 0.125])
+    monkeypatch.setattr(reproduce_fpca_merges, "timed", lambda call: (call(), next(took)))
+    (measured,) = measure_workers(Workers(200, 6, 2, (5,), repeats=1), lambda _: None)
+    assert (measured["pca"], measured["merge"], measured["total"]) == (9.0, 0.75 + 0.25 + 0.125, 10.125)
+    assert next(took, None) is None
 
 
 def test_16_holds_in_what_is_written(made):

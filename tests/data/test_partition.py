@@ -107,3 +107,50 @@ def test_split(kind):
         assert type(held) is type(data)
         dense = held.toarray() if kind == "sparse" else np.asarray(held)
         np.testing.assert_array_equal(dense, x[rows])
+
+
+@given(st.integers(1, 8), seeds, st.floats(0, 3))
+def test_by_classes_with_shares(sites, seed, spread):
+    labels = np.random.default_rng(seed).integers(0, 4, 60)
+    shares = partition.lognormal_shares(sites, spread=spread, seed=seed)
+    parts = partition.by_classes(labels, sites, 4, seed=seed, classes=range(4), shares=shares)
+    assert_covers(parts, 60)
+    assert len(parts) == sites
+
+
+def test_by_classes_deals_in_proportion_to_the_shares():
+    labels = np.repeat([0, 1, 2], 1000)
+    parts = partition.by_classes(labels, 4, 3, seed=3, shares=[1, 2, 3, 4])
+    for label in (0, 1, 2):
+        counts = [int(np.sum(labels[part] == label)) for part in parts]
+        np.testing.assert_allclose(counts, [100, 200, 300, 400], atol=3)
+
+
+def test_shares_change_the_sizes_and_not_the_classes():
+    labels = np.arange(600) % 6
+    even, uneven = (
+        partition.by_classes(labels, 6, 2, seed=5, shares=shares)
+        for shares in (None, partition.lognormal_shares(6, spread=1.5, seed=2))
+    )
+    assert [set(labels[part]) for part in even] == [set(labels[part]) for part in uneven]
+    assert {len(part) for part in even} == {100}
+    assert max(map(len, uneven)) > 3 * min(map(len, uneven))
+
+
+def test_every_site_has_a_row_of_each_of_its_classes_whatever_its_share():
+    parts = partition.by_classes([0] * 50 + [1] * 50, 5, 2, shares=[1, 1, 1, 1, 1e9])
+    labels = np.repeat([0, 1], 50)
+    assert [set(labels[part]) for part in parts] == [{0, 1}] * 5
+    assert sorted(map(len, parts)) == [2, 2, 2, 2, 92]
+
+
+@pytest.mark.parametrize("shares", [[1, 2], [1, 0, 1], [1, np.inf, 1], [1, np.nan, 1]])
+def test_shares_that_are_none_are_refused(shares):
+    with pytest.raises(ConfigurationError, match="3 positive numbers, one for each site"):
+        partition.by_classes([0, 1, 2], 3, 1, shares=shares)
+
+
+def test_lognormal_shares():
+    shares = np.log(partition.lognormal_shares(4000, spread=0.7, seed=1))
+    assert np.std(shares) == pytest.approx(0.7, rel=0.05)
+    assert partition.lognormal_shares(3, spread=0).tolist() == [1, 1, 1]

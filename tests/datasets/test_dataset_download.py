@@ -173,7 +173,7 @@ def test_every_entry_is_complete(name):
     entry = registry.ENTRIES[name]
     ways = [entry.bundled is not None, bool(entry.files), bool(entry.by_hand)]
     assert ways.count(True) == 1
-    assert bool(entry.files) == (entry.parse is not None)
+    assert bool(entry.files or entry.local) == (entry.parse is not None)
     assert entry.source.startswith("http")
     assert entry.licence
     for file in entry.files:

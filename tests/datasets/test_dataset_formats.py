@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import struct
 import tarfile
@@ -140,6 +141,70 @@ def test_a_cifar_archive_that_lacks_a_member_or_bytes_is_refused(tmp_path):
         formats.cifar([path], train=("train.bin",), test="test.bin", label_bytes=1)
     with pytest.raises(FileError, match=r"no member other\.bin"):
         formats.cifar([path], train=("other.bin",), test="test.bin", label_bytes=1)
+
+
+def leaf(path, **writers):
+    path.parent.mkdir(exist_ok=True)
+    user_data = {name: {"x": np.asarray(images).tolist(), "y": labels} for name, (images, labels) in writers.items()}
+    path.write_text(json.dumps({"users": list(writers), "num_samples": [], "user_data": user_data}))
+    return path
+
+
+def test_leaf_images_keep_their_writers(tmp_path):
+    one = leaf(tmp_path / "a.json", f0=(np.array([[0, 1], [0.5, 0.25]]), [3, 61]), f1=(np.array([[1, 1]]), [0]))
+    two = leaf(tmp_path / "b.json", f2=(np.array([[0, 0]]), [7]))
+    parts = formats.leaf_images([[one, two], []])
+    assert parts["X"].tolist() == [[0, 255], [128, 64], [255, 255], [0, 0]]
+    assert parts["X"].dtype == np.uint8
+    assert parts["y"].tolist() == [3, 61, 0, 7]
+    assert parts["site"].tolist() == ["f0", "f0", "f1", "f2"]
+    assert "X_test" not in parts
+    assert formats.leaf_images([[one], [two]])["site_test"].tolist() == ["f2"]
+
+
+def test_leaf_images_without_a_label_each_are_refused(tmp_path):
+    with pytest.raises(FileError, match="f0 has 2 images and 1 labels"):
+        formats.leaf_images([[leaf(tmp_path / "a.json", f0=(np.eye(2), [3]))], []])
+
+
+def tweet_archive(path, train, test):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, lines in (("training.1600000.processed.noemoticon", train), ("testdata.manual.2009.06.14", test)):
+            rows = "".join(f'"{p}","1","Mon","NO_QUERY","{user}","{said}"\n' for p, user, said in lines)
+            archive.writestr(f"{name}.csv", rows.encode("latin-1"))
+    return path
+
+
+def test_tweets_become_numbers_of_words(tmp_path):
+    train = [("0", "ann", "No, NO @bob it's caf\xe9 http://x.y/z?a"), ("4", "bob", "no good day! good"), ("4", "c", "")]
+    test = [("2", "d", "neutral"), ("4", "e", "good unheard")]
+    parts = formats.tweets([tweet_archive(tmp_path / "t.zip", train, test)])
+    assert parts["words"][:2].tolist() == ["no", "good"]  # as often as they occur
+    assert set(parts["words"].tolist()) == {"no", "good", "it's", "caf", "day", "!"}
+    number = {word: at for at, word in enumerate(parts["words"].tolist(), start=2)}
+    first = [number[word] for word in ("no", "no", "it's", "caf")]
+    assert parts["X"].tolist()[0] == first + [0] * (formats.TWEET_WORDS - 4)
+    assert parts["X"].tolist()[2] == [0] * formats.TWEET_WORDS
+    assert (parts["y"].tolist(), parts["site"].tolist()) == ([0, 1, 1], ["ann", "bob", "c"])
+    assert parts["X_test"].tolist() == [[number["good"], 1] + [0] * (formats.TWEET_WORDS - 2)]
+    assert (parts["y_test"].tolist(), parts["site_test"].tolist()) == ([1], ["e"])
+
+
+def test_tweets_keep_the_first_words_and_the_most_frequent_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "TWEET_WORDS", 3)
+    monkeypatch.setattr(formats, "VOCABULARY", 4)
+    train = [("0", "ann", "a a b c d"), ("4", "bob", "b b c")]
+    parts = formats.tweets([tweet_archive(tmp_path / "t.zip", train, [])])
+    assert parts["words"].tolist() == ["b", "a"]  # 10,000 numbers are two fewer words
+    assert parts["X"].tolist() == [[3, 3, 2], [2, 2, 1]]
+    assert parts["X_test"].shape == (0, 3)
+
+
+def test_a_tweet_archive_without_its_files_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("other.csv", "")
+    with pytest.raises(FileError, match=r"no member training\.1600000"):
+        formats.tweets([tmp_path / "t.zip"])
 
 
 def test_adjacency_lists_with_empty_and_repeated_entries(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -85,11 +87,41 @@ def test_a_data_folder_that_is_none_is_refused(monkeypatch, tmp_path):
         load("mnist")
 
 
-@pytest.mark.parametrize("name", ["femnist", "sent140", "hapmap3"])
+@pytest.mark.parametrize("name", ["femnist", "hapmap3"])
 @pytest.mark.parametrize("download", [True, False])
 def test_sets_that_are_prepared_by_hand_say_how(name, download):
     with pytest.raises(DataError, match=rf"FEDSPAN_DATA.*{name}\.npz|{name}\.npz into \$FEDSPAN_DATA"):
         load(name, download=download)
+
+
+def leaf(folder, *labels):
+    folder.mkdir(parents=True)
+    told = {"users": ["f0"], "user_data": {"f0": {"x": [[0.0, 1.0]] * len(labels), "y": labels}}}
+    (folder / "all_data_0.json").write_text(json.dumps(told))
+
+
+def test_files_of_leaf_are_read_where_they_were_put_and_kept_in_the_cache(data_folder, cache):
+    leaf(data_folder / "femnist" / "train", 3, 61)
+    leaf(data_folder / "femnist" / "test", 5)
+    found = load("femnist", download=False)
+    assert found.X.tolist() == [[0, 255], [0, 255]]
+    assert (found.y.tolist(), found.y_test.tolist()) == ([3, 61], [5])
+    assert found.extras["site"].tolist() == ["f0", "f0"]
+    assert found.origin == str(cache / "femnist.npz")
+
+
+def test_files_of_leaf_that_are_damaged_are_named(data_folder, cache):
+    leaf(data_folder / "femnist" / "train", 3)
+    (data_folder / "femnist" / "train" / "all_data_1.json").write_text("{")
+    with pytest.raises(FileError, match="put into FEDSPAN_DATA for femnist cannot be read"):
+        load("femnist")
+    assert list(cache.iterdir()) == []
+
+
+def test_test_files_of_leaf_alone_are_no_set(data_folder):
+    leaf(data_folder / "femnist" / "test", 3)
+    with pytest.raises(DataError, match="femnist/train"):
+        load("femnist")
 
 
 def test_integers_would_overflow_and_are_refused():

@@ -106,6 +106,15 @@ def test_heads_are_second_moments_summed_over_sites():
     assert solve(FedRep(rounds=1, **ALG_2), sources)[1].contraction is None
 
 
+def test_by_rows_the_second_moments_of_heads_count_so_too():
+    few, many = planted(sites=2, rows=12, noise=0.3)[0], planted(sites=2, rows=70, noise=0.3)[0]
+    sources = {"site0": few["site0"], "site1": many["site1"]}
+    federation, found = solve(FedRep(rounds=1, rate=0.1, heads=True, by_rows=True, **ALG_2), sources)
+    heads = round_17_to_19(first_parameters(federation.agreed)[0], sources.values(), 0.1)[1]
+    moment = (12 * np.outer(heads[0], heads[0]) + 70 * np.outer(heads[1], heads[1])) / 82
+    assert found.contraction == pytest.approx(1 - 0.1 * np.linalg.eigvalsh(moment)[0], rel=1e-9)
+
+
 def test_heads_of_several_classes_have_second_moments_of_k_by_k():
     sources = clouds(dtype=np.float64)
     spec = {"outputs": 3, "classes": True, "d": 6, "k": 2}
@@ -121,16 +130,17 @@ def test_a_networks_heads_have_no_second_moments():
         federation.solve(FedRep(rounds=1, heads=True))
 
 
-def test_fresh_rows_are_read_one_after_another_then_from_the_first_again():
-    sources, _ = planted(sites=3, rows=25, noise=0.4)
+@pytest.mark.parametrize("rows", [20, 25])
+def test_fresh_rows_are_read_one_after_another_then_from_the_first_again(rows):
+    sources, _ = planted(sites=3, rows=rows, noise=0.4)
     learner = FedRep(rounds=5, rate=0.2, fresh=10, **ALG_2)
     federation, found = solve(learner, sources)
     basis = first_parameters(federation.agreed)[0]
-    for begin in (0, 10, 0, 10, 0):  # five rows are left after two rounds: too few
+    for begin in (0, 10, 0, 10, 0):  # none is left after two rounds, or five: too few
         some = [Rows(s.X[begin : begin + 10], s.y[begin : begin + 10]) for s in sources.values()]
         basis, _ = round_17_to_19(basis, some, 0.2)
     np.testing.assert_allclose(found.shared, basis, atol=1e-10)
-    everything = solve(FedRep(rounds=2, rate=0.2, fresh=25, **ALG_2), sources)[1].shared
+    everything = solve(FedRep(rounds=2, rate=0.2, fresh=rows, **ALG_2), sources)[1].shared
     np.testing.assert_allclose(everything, solve(FedRep(rounds=2, rate=0.2, **ALG_2), sources)[1].shared, atol=1e-12)
 
 
@@ -171,7 +181,8 @@ def test_a_site_that_was_not_asked_keeps_its_head():
 
 def test_it_stops_where_the_loss_stalls_and_says_so():
     sources, _ = planted(noise=0.5)
-    _, stalled = solve(FedRep(rounds=60, rate=0.25, stall=0.01, **ALG_2), sources)
+    asked, stalled = solve(FedRep(rounds=60, rate=0.25, stall=0.01, **ALG_2), sources)
+    assert 6 <= len(asked.questions) - 1 < 60
     federation, spent = solve(FedRep(rounds=7, rate=0.25, stall=1e-9, **ALG_2), sources)
     assert stalled.converged is True
     assert spent.converged is False

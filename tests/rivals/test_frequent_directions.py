@@ -47,6 +47,14 @@ def test_the_worst_case_comes_near_the_guarantee():
     assert 0.9 * bound(rows, rank) < largest <= bound(rows, rank) + 1e-9
 
 
+def test_a_direction_that_is_weak_in_every_row_and_strong_in_all_is_found():
+    """Cut without a shift, a sketch keeps the first row for ever and misses a thousand others."""
+    rows = np.vstack([10 * np.eye(3)[:1], np.tile(np.eye(3)[1:2], (1000, 1))])
+    sketch = sketched(rows, 1)
+    assert loss(rows, sketch)[1] <= bound(rows, 1) + 1e-9
+    assert np.sum(sketch[:, 1] ** 2) > 800
+
+
 def test_a_matrix_of_the_rank_is_kept_whole():
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((200, 3)) @ rng.standard_normal((3, 10))

@@ -17,10 +17,13 @@ PAPERS = {
     "faps": "fedspan.cli.reproduce_faps",
     "ppm": "fedspan.cli.reproduce_ppm",
     "fpca": "fedspan.cli.reproduce_fpca",
+    "srpfl": "fedspan.cli.reproduce_srpfl",
 }
 """Papers by name, and the module that runs each one again."""
 NOISY = {"fedpower": "fedspan.cli.reproduce_fedpower_noise"}
 """The same for the experiments with noise that a paper has beside those without."""
+SHORTENED = ("srpfl",)
+"""Papers of whose experiments the default is a part."""
 
 
 def reproduce(
@@ -34,6 +37,9 @@ def reproduce(
     noisy: Annotated[
         bool, typer.Option("--noisy", help=f"The paper's experiments with noise instead ({', '.join(NOISY)}).")
     ] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help=f"As large as in the paper, in hours ({', '.join(SHORTENED)}).")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run a paper's experiments again and write its tables and figures."""
@@ -41,10 +47,15 @@ def reproduce(
         raise ConfigurationError(f"there is no paper {paper!r} to reproduce; {nearest(paper, PAPERS)}")
     if noisy and paper not in NOISY:
         raise ConfigurationError(f"--noisy is for {', '.join(NOISY)}: {paper} is reproduced in one piece; leave it out")
+    if whole and paper not in SHORTENED:
+        raise ConfigurationError(f"--whole is for {', '.join(SHORTENED)}: {paper} is run whole without it")
+    if whole and quick:
+        raise ConfigurationError("--whole and --quick ask for opposite things; take one of them")
     name = NOISY[paper] if noisy else PAPERS[paper]
     module = importlib.import_module(name)  # late: it is slow to import, and may need matplotlib
     where = fresh_folder(Path("runs") / f"reproduce-{paper}{'-noisy' * noisy}") if folder is None else folder
-    result = module.reproduce(where, tables=tables, figures=figures, quick=quick, report=note)
+    size: dict[str, bool] = {"quick": quick, **({"whole": whole} if paper in SHORTENED else {})}
+    result = module.reproduce(where, tables=tables, figures=figures, report=note, **size)
     written = sorted(str(path) for path in where.rglob("*") if path.is_file())
     if json:
         print_json({**result, "folder": str(where), "files": written})

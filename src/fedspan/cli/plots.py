@@ -16,6 +16,7 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee")
 """Paul Tol's "bright": told apart by colour-blind readers and in print."""
 MARKERS = "osD^v*"
 _LEGEND_COLUMNS = 2
+_LEGEND: dict[str, Any] = {"fontsize": 9, "frameon": False}
 _FLOOR = 1e-16  # a distance of exactly 0 has no place on a log scale
 
 
@@ -28,17 +29,20 @@ def write_curves(
     y: str,
     across: int | None = None,
     top: float | None = None,
+    log: bool = True,
+    one_legend: bool = False,
 ) -> None:
     """Write panels, each with its curves on a log scale, as a PNG: in one row, or at most ``across`` in each.
 
     A panel is ``{"title": str, "curves": [{"label": str, "values": [...], "colour": int, "dashed": bool}, ...]}``;
     values are drawn against 0, 1, 2 and so on, or against the curve's ``"at"``. A panel's own ``"x"`` names its axis.
-    What lies above ``top`` is cut off.
+    What lies above ``top`` is cut off. ``log=False`` takes plain scales. ``one_legend`` puts a single legend below
+    all panels, which are then smaller: the curves of one label look alike in all of them.
     """
     legend_lines = max(-(-len(panel["curves"]) // _LEGEND_COLUMNS) for panel in panels)
     wide = min(len(panels), across or len(panels))
     high = -(-len(panels) // wide)
-    size = 5.0 * wide + 0.4, (4.1 + 0.2 * legend_lines) * high
+    size = (3.6 * wide + 0.4, 2.9 * high + 1.2) if one_legend else (5.0 * wide + 0.4, (4.1 + 0.2 * legend_lines) * high)
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13)
@@ -46,13 +50,20 @@ def write_curves(
     for axis in axes.ravel()[len(panels) :]:
         axis.set_visible(False)
     for axis, panel in zip(axes.ravel(), panels, strict=False):
-        _draw(axis, panel["curves"])
+        _draw(axis, panel["curves"], log)
+        if not one_legend:
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=_LEGEND_COLUMNS, **_LEGEND)  # hides none
         axis.set_title(panel["title"], fontsize=11)
         axis.set_xlabel(panel.get("x", x))
         if top is not None and axis.get_ylim()[1] > top:
             axis.set_ylim(top=top)
     for axis in axes[:, 0]:
         axis.set_ylabel(y)
+    if one_legend:
+        known = {
+            label: line for axis in axes.ravel() for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=2 * wide, **_LEGEND)
     _save(path, figure)
 
 
@@ -83,12 +94,12 @@ def _save(path: Path, figure: Figure) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
+def _draw(axis: Any, curves: Sequence[Mapping[str, Any]], log: bool) -> None:
     for at, curve in enumerate(curves):
-        values = [max(value, _FLOOR) for value in curve["values"]]
+        values = [max(value, _FLOOR) if log else value for value in curve["values"]]
         colour = int(curve["colour"]) % len(COLOURS)
         step = max(5, len(values) // 12)  # from mark to mark; those of neighbouring curves do not hide each other
-        axis.semilogy(
+        (axis.semilogy if log else axis.plot)(
             curve.get("at", range(len(values))),
             values,
             label=curve["label"],
@@ -105,6 +116,3 @@ def _draw(axis: Any, curves: Sequence[Mapping[str, Any]]) -> None:
         axis.set_xlim(min(ends), max(ends))
     axis.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(  # below the axes, where it hides no curve
-        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=_LEGEND_COLUMNS, fontsize=9, frameon=False
-    )

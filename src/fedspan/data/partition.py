@@ -61,9 +61,12 @@ def by_classes(
     *,
     seed: int = 0,
     classes: Sequence[Any] | Array | None = None,
+    shares: Sequence[float] | Array | None = None,
 ) -> list[Array]:
     """Give each site rows of so many classes, each class to equally many sites (to within one).
 
+    The rows of a class are dealt evenly among the sites that hold it, or in proportion to the sites' ``shares``: with
+    `lognormal_shares`, and with all classes at every site, as `uneven` does but with every label alike.
     A class with fewer rows than sites that hold it leaves some of them without.
     Which site gets which classes depends on ``classes`` (those that the labels have), ``sites`` and ``seed`` only: so
     test rows that are dealt alike come to sites that learn the same classes. Name the ``classes`` where the test rows
@@ -88,6 +91,7 @@ def by_classes(
             f"{sites} sites with {classes_per_site} classes each cannot hold each of {len(known)} classes once or "
             f"more; take from {-(-len(known) // sites)} to {len(known)} classes per site"
         )
+    weight = None if shares is None else _weights(shares, sites)
     rng = np.random.default_rng(seed)
     left = np.full(len(known), sites * classes_per_site / len(known))
     holders: list[list[int]] = [[] for _ in known]
@@ -98,9 +102,20 @@ def by_classes(
     parts: list[list[Array]] = [[] for _ in range(sites)]
     for at, value in enumerate(known):
         rows = rng.permutation(np.flatnonzero(label == value))
-        for site, some in zip(rng.permutation(holders[at]), np.array_split(rows, len(holders[at])), strict=True):
+        holding = rng.permutation(holders[at])
+        cuts = None if weight is None else _cuts(len(rows), weight[holding])
+        for site, some in zip(holding, np.array_split(rows, len(holding) if cuts is None else cuts), strict=True):
             parts[site].append(some)
     return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def lognormal_shares(sites: int, *, spread: float = 1.0, seed: int = 0) -> Array:
+    """Return relative sizes that follow a log-normal law, for `by_classes`; ``spread`` 0 is even.
+
+    >>> lognormal_shares(3, spread=0.0)
+    array([1., 1., 1.])
+    """
+    return np.exp(spread * np.random.default_rng(seed).standard_normal(sites))
 
 
 def by_time(times: Sequence[Any] | Array, sites: int) -> list[Array]:
@@ -122,6 +137,24 @@ def split(data: Any, parts: Sequence[Array], prefix: str = "site") -> dict[str, 
     width = len(str(len(parts) - 1))
     rows = data.iloc if hasattr(data, "iloc") else data
     return {f"{prefix}{i:0{width}d}": rows[part] for i, part in enumerate(parts)}
+
+
+def _weights(shares: Sequence[float] | Array, sites: int) -> Array:
+    weight = np.asarray(shares, dtype=float)
+    if weight.shape != (sites,) or not np.all((weight > 0) & np.isfinite(weight)):
+        raise ConfigurationError(f"shares are {sites} positive numbers, one for each site; got {weight.tolist()}")
+    return weight
+
+
+def _cuts(rows: int, weight: Array) -> list[int]:
+    """Where to cut so many rows in proportion to the weights; each part has one row at least, where there are enough.
+
+    >>> _cuts(10, np.array([1.0, 3.0, 1.0]))
+    [2, 8]
+    """
+    spare = max(rows - len(weight), 0)
+    least = np.minimum(np.arange(1, len(weight)), rows)
+    return (least + np.round(spare * np.cumsum(weight)[:-1] / weight.sum()).astype(int)).tolist()  # type: ignore[no-any-return]
 
 
 def _check(rows: int, needed: int) -> None:

@@ -34,9 +34,18 @@ class UnpinnedDownload(UserWarning):
     """A file was fetched for which no published checksum is known, so its content was not verified."""
 
 
+def files_put_by_hand(entry: Entry, data_folder: Path | None) -> list[list[Path]]:
+    """Files of a set that nobody serves, as its own tools leave them; nothing where the first kind is not there."""
+    if data_folder is None or not entry.local:
+        return []
+    found = [sorted((data_folder / entry.name).glob(pattern)) for pattern in entry.local]
+    return found if found[0] else []
+
+
 def build(entry: Entry, cache: Path, data_folder: Path | None) -> Path:
     """Fetch and parse ``entry`` into the cache; return the path of its ``.npz``."""
-    if not entry.files or entry.parse is None:
+    local = files_put_by_hand(entry, data_folder)
+    if entry.parse is None or not (entry.files or local):
         raise DataError(f"{entry.name} cannot be fetched automatically. {entry.by_hand}")
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -46,6 +55,8 @@ def build(entry: Entry, cache: Path, data_folder: Path | None) -> Path:
             f"the cache folder {cache} cannot be written ({reason}); set FEDSPAN_CACHE to one that can"
         ) from reason
     try:
+        if local:
+            return _store(_parse(entry, entry.parse, local), work / "done.npz", cache / f"{entry.name}.npz")
         paths = [_obtain(entry, file, work, data_folder) for file in entry.files]
         recorded = read_recorded(cache)
         unpinned = {
@@ -130,15 +141,20 @@ def _verify(entry: Entry, file: RemoteFile, path: Path, recorded: Mapping[str, s
     return None if file.checksum else found
 
 
-def _parse(entry: Entry, parse: Callable[..., dict[str, NDArray[Any]]], paths: list[Path]) -> dict[str, NDArray[Any]]:
+def _parse(
+    entry: Entry, parse: Callable[..., dict[str, NDArray[Any]]], paths: list[Path] | list[list[Path]]
+) -> dict[str, NDArray[Any]]:
     try:
         parts = parse(paths)
     except FedspanError:
         raise
     except Exception as reason:  # any reader may fail in its own way on a damaged file
+        came, hint = "downloaded", "the address may now hold something else: see"
+        if entry.local:
+            came, hint = "put into FEDSPAN_DATA", "make it again:"
         raise FileError(
-            f"what was downloaded for {entry.name} cannot be read ({type(reason).__name__}: {reason}); the "
-            f"address may now hold something else: see {entry.source}"
+            f"what was {came} for {entry.name} cannot be read ({type(reason).__name__}: {reason}); "
+            f"{hint} {entry.source}"
         ) from reason
     shape = stored_shape(parts)
     if entry.shape is not None and shape != entry.shape:

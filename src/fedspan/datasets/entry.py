@@ -39,4 +39,5 @@ class Entry:
     notes: str = ""
     columns: tuple[str, ...] | None = None
     by_hand: str = ""  # for sets that cannot be fetched: what to do instead
+    local: tuple[str, ...] = ()  # patterns of files put by hand under FEDSPAN_DATA: the reader gets a list for each
     bundled: str | None = None  # scikit-learn's loader, for sets that need no network

@@ -9,12 +9,17 @@ and no archive is unpacked to disk: members are read by name.
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import io
+import json
 import lzma
 import math
+import re
+import sys
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -112,6 +117,66 @@ def wine_csv(paths: Sequence[Path]) -> Parts:
     with open_plain(paths[0]) as stream:
         table = np.loadtxt(stream, delimiter=";", skiprows=1)
     return {"X": table[:, :-1], "y": table[:, -1].astype(np.int32)}
+
+
+def leaf_images(paths: Sequence[Sequence[Path]]) -> Parts:
+    """LEAF's JSON, files of a training and perhaps a test part: images in [0, 1] by writer, kept as bytes."""
+    parts: Parts = {}
+    for files, suffix in zip(paths, ("", "_test"), strict=True):
+        images, labels, writers = list[Any](), list[int](), list[str]()
+        for path in files:
+            told = json.loads(path.read_text())
+            for writer in told["users"]:
+                own = told["user_data"][writer]
+                if len(own["x"]) != len(own["y"]):
+                    raise FileError(f"{path}: {writer} has {len(own['x'])} images and {len(own['y'])} labels")
+                images.append(np.round(255 * np.asarray(own["x"])).astype(np.uint8))
+                labels += own["y"]
+                writers += [writer] * len(own["y"])
+        if files:
+            parts[f"X{suffix}"] = np.concatenate(images)
+            parts[f"y{suffix}"] = np.array(labels)
+            parts[f"site{suffix}"] = np.array(writers)
+    return parts
+
+
+TWEET_WORDS, VOCABULARY = 25, 10_000
+"""How many words of a tweet are kept, and how many numbers there are for words."""
+
+
+def tweets(paths: Sequence[Path]) -> Parts:
+    """Sentiment140's archive of two CSV files: polarity (0 or 4; 2 is neutral, left out), id, date, query, user, text.
+
+    Words are numbered by how often they occur in the training part: 0 fills a tweet up, 1 is any word without a
+    number.
+    """
+    with zipfile.ZipFile(paths[0]) as archive:
+        read = [_tweets(_zip_member(archive, f"{name}.csv")) for name in _TWEET_FILES]
+    counts = Counter(word for _, _, words in read[0] for word in words)
+    known = [word for word, _ in counts.most_common(VOCABULARY - 2)]
+    numbers = {word: number for number, word in enumerate(known, start=2)}
+    parts: Parts = {"words": np.array(known)}
+    for rows, suffix in zip(read, ("", "_test"), strict=True):
+        parts[f"X{suffix}"] = np.zeros((len(rows), TWEET_WORDS), np.uint16)
+        for row, (_, _, words) in zip(parts[f"X{suffix}"], rows, strict=True):
+            row[: len(words)] = [numbers.get(word, 1) for word in words]
+        parts[f"y{suffix}"] = np.array([positive for positive, _, _ in rows], np.uint8)
+        parts[f"site{suffix}"] = np.array([user for _, user, _ in rows])
+    return parts
+
+
+_TWEET_FILES = ("training.1600000.processed.noemoticon", "testdata.manual.2009.06.14")
+_NO_WORD, _WORD = re.compile(r"@\w+|https?://\S+"), re.compile(r"[a-z']+|[0-9]+|[!?]")
+
+
+def _tweets(content: bytes) -> list[tuple[bool, str, list[str]]]:
+    """Whether it is positive, the user, and the first words, in lower case, names of users and addresses left out."""
+    found = []
+    for polarity, _, _, _, user, said in csv.reader(io.StringIO(content.decode("latin-1"))):
+        if polarity in ("0", "4"):
+            words = _WORD.findall(_NO_WORD.sub(" ", said.lower()))[:TWEET_WORDS]
+            found.append((polarity == "4", user, [sys.intern(word) for word in words]))  # millions, but few of a kind
+    return found
 
 
 def table_in_zip(paths: Sequence[Path], *, member: str) -> Parts:

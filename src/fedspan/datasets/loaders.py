@@ -15,7 +15,7 @@ import scipy.sparse
 import sklearn.datasets
 from numpy.typing import DTypeLike, NDArray
 
-from fedspan.datasets.download import build
+from fedspan.datasets.download import build, files_put_by_hand
 from fedspan.datasets.entry import Entry
 from fedspan.datasets.registry import ENTRIES, find
 from fedspan.errors import ConfigurationError, DataError, FileError
@@ -96,7 +96,7 @@ def load(name: str, *, dtype: DTypeLike = np.float64, download: bool = True) -> 
     folder, cache = _data_folder(), _cache_folder()
     path = _stored(entry, folder, cache)
     if path is None:
-        if not download:
+        if not download and not files_put_by_hand(entry, folder):
             raise DataError(
                 f"{entry.name} is neither in FEDSPAN_DATA ({folder or 'not set'}) nor in the cache {cache}. "
                 + (entry.by_hand or f"Leave out download=False, or put {entry.name}.npz into one of them")

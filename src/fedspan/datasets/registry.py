@@ -1,7 +1,8 @@
 """Which sets there are, where each comes from, and in what form.
 
 Addresses are those their publishers, or widely used loaders, give; none was fetched when this was written, and an
-address that has moved is an error that names it. Checksums are pinned where the publisher or scikit-learn states one.
+address that has moved is an error that names it. Checksums are pinned where the publisher, scikit-learn, torchvision
+or TensorFlow Datasets states one.
 The others are recorded at the first download (see `fedspan.datasets.download`), and a warning says so.
 """
 
@@ -19,6 +20,7 @@ LIGHTGCN_PAGE = "https://github.com/gusye1234/LightGCN-PyTorch"
 LIGHTGCN = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data"
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 CIFAR = "https://www.cs.toronto.edu/~kriz"
+LEAF = "https://github.com/TalwalkarLab/leaf/tree/master/data/femnist"
 MOTES = "https://www.cs.cmu.edu/afs/cs/project/spirit-1/www/data/Motes.zip"
 
 
@@ -95,18 +97,6 @@ def _bundled(name: str, page: str) -> Entry:
         bundled=f"load_{name}",
         licence="shipped with scikit-learn (BSD 3-Clause)",
         notes="comes with scikit-learn; no network needed",
-    )
-
-
-def _leaf(name: str, kind: str) -> Entry:
-    page = f"https://github.com/TalwalkarLab/leaf/tree/master/data/{name}"
-    return Entry(
-        name,
-        source=page,
-        notes=kind,
-        by_hand=f"LEAF prepares it from the raw files ({page}, preprocess.sh). Put the result into "
-        f"$FEDSPAN_DATA/{name}.npz with the arrays X (n, d), y (n,) and site (n,), the writer or user of "
-        "each row; and X_test, y_test, site_test where there is a test part",
     )
 
 
@@ -218,8 +208,31 @@ _ALL = (
         (112800, 784),
         notes="the balanced split, 47 classes, images turned upright; the archive is about half a gigabyte",
     ),
-    _leaf("femnist", "handwritten characters by writer (SRPFL)"),
-    _leaf("sent140", "tweets by user (SRPFL)"),
+    Entry(
+        "femnist",
+        LEAF,
+        parse=formats.leaf_images,
+        notes="handwritten characters, 62 classes; extras: site and site_test, the writer of each row",
+        by_hand=f"LEAF prepares it from the raw files ({LEAF}, preprocess.sh -t sample). Put its .json files into "
+        "$FEDSPAN_DATA/femnist/train and $FEDSPAN_DATA/femnist/test; or put a femnist.npz into $FEDSPAN_DATA with the "
+        "arrays X (n, d), y (n,) and site (n,), the writer of each row; and X_test, y_test, site_test where there is "
+        "a test part",
+        local=("train/*.json", "test/*.json"),
+    ),
+    Entry(
+        "sent140",
+        "http://help.sentiment140.com/for-students",
+        (
+            RemoteFile(
+                "http://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
+                "sha256:004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
+            ),
+        ),
+        formats.tweets,
+        (1_600_000, formats.TWEET_WORDS),
+        notes=f"tweets, each as {formats.TWEET_WORDS} numbers of words: 0 fills up, 1 is any word but the "
+        f"{formats.VOCABULARY - 2} most frequent ones; y is 1 where positive; extras: words, and site, the user",
+    ),
     # PPM, Table 1
     _interactions("gowalla", (29858, 40981)),
     _interactions("yelp2018", (31668, 38048)),

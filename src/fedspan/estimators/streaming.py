@@ -137,6 +137,8 @@ class StreamingPCA(Decomposition):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Take more rows. Rows that cannot be used are refused whole, and the stream is as it was.
 
+        So are parameters that were changed since the first rows (`fit` begins anew).
+
         Parameters
         ----------
         X

@@ -58,7 +58,7 @@ def _first_parameters(model: str, seed: int) -> tuple[Array, Array]:
 
 
 def rows_at(site: Site, fresh: int | None = None) -> Rows:
-    """Return a site's rows; ``fresh``: the next so many of them, from the first again where none are left."""
+    """Return a site's rows; ``fresh``: the next so many of them, from the first again where too few are left."""
     rows = labelled_rows(site.data, site.state["learning"]["classes"])
     if fresh is None or fresh >= len(rows.y):
         return rows

@@ -38,7 +38,7 @@ class Learned:
     converged: bool | None = None
     """Whether progress stalled within the budget (None: that was not asked for)."""
     diverged: int = 0
-    """How many replies were left out because a site's parameters were no longer finite numbers."""
+    """How many replies were left out because the learner diverged at their sites; in doubling, of the last stage."""
     contraction: float | None = None
     """By how much a round shrinks the distance to the answer, 1 - eta sigma_min^2 of the heads, where that is known."""
 
