@@ -331,12 +331,22 @@ def test_a_new_site_that_diverges_is_stopped(deep):
 
 def test_an_unknown_site_is_refused_with_the_nearest(linear):
     X = numbers()["ash"][0]
-    with pytest.raises(ConfigurationError, match=r"no site 'ahs'; did you mean 'ash'\? Or .* join\('ahs', X, y\)"):
+    with pytest.raises(ConfigurationError, match=r"no site 'ahs' \(did you mean 'ash'\?\); .* join\('ahs', X, y\)"):
         linear.predict("ahs", X)
     with pytest.raises(ConfigurationError, match="no site 'oka'"):
         linear.evaluate({"oka": numbers()["oak"]})
     with pytest.raises(ConfigurationError, match="each site has its own head: name one, such as 'ash'"):
         linear.predict(None, X)
+
+
+def test_sites_called_by_numbers_are_found_by_them():
+    rows = numbers()
+    model = FederatedRepresentation(K, learner=FedRep(rounds=1, batch=0)).fit({1: rows["ash"], 2: rows["oak"]})
+    X, y = rows[NAMES[2]]
+    np.testing.assert_array_equal(model.predict(1, X), model.predict("1", X))
+    assert model.join(3, X, y).score(3, X, y) == model.score("3", X, y)
+    with pytest.raises(ConfigurationError, match="there is a site '1' already"):
+        model.join(1, X, y)
 
 
 def test_a_model_without_parts_of_the_sites_answers_for_anyone():

@@ -101,7 +101,7 @@ def test_a_loaded_model_takes_in_a_new_site_as_the_first_would(model, tmp_path):
     assert FederatedRepresentation.load(tmp_path / "joined").joined_ == ["fir"]
 
 
-@pytest.mark.parametrize("kind", ["linear", "deep", "lg", "tuned"])
+@pytest.mark.parametrize("kind", ["linear", "deep", "lg", "tuned", "doubling"])
 def test_a_file_without_heads_tells_of_no_site(kind, tmp_path):
     make, sites = MODELS[kind]
     fitted = make().fit(sites())
@@ -115,6 +115,7 @@ def test_a_file_without_heads_tells_of_no_site(kind, tmp_path):
     for site in NAMES:
         assert site.encode() not in content
     again = FederatedRepresentation.load(tmp_path / "shared")
+    assert (again.site_scores_.fairness, again.fairness_) == ({}, {})
     with pytest.raises(ConfigurationError, match=r"holds no site, as it was saved with heads=False; .* join\('ash'"):
         again.predict("ash", X)
     if kind != "lg":

@@ -39,11 +39,12 @@ def save_representation(model: Any, path: Path, *, heads: bool = True) -> None:
     if not heads:
         empty = {name: type(fitted[name])() for name in OF_SITES if name in fitted and fitted[name] is not None}
         fitted |= empty
+    params = _params(model) if heads else _without_names(_params(model))
     sites = sorted(own)
     arrays = {"shared": fitted.pop("shared_"), **{f"own.{i}": own[site] for i, site in enumerate(sites)}}
     fitted.pop("classes_")  # they are in what was agreed
     header = {
-        "format": FORMAT, "version": VERSION, "estimator": type(model).__name__, "params": _params(model),
+        "format": FORMAT, "version": VERSION, "estimator": type(model).__name__, "params": params,
         "fitted": {name: _to_json(name, value) for name, value in fitted.items()}, "sites": sites,
     }  # fmt: skip
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -122,6 +123,14 @@ def _params(model: Any) -> dict[str, Any]:
     if not isinstance(kept["start"], str):  # parameters to begin with belong to a run
         kept["start"] = "random"
     return {name: _plain(value) for name, value in kept.items()}
+
+
+def _without_names(params: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters without the names of sites: a cohort's."""
+    part = params["participation"]
+    if not isinstance(part, dict):
+        return params
+    return {**params, "participation": {"cohort": {**part["cohort"], "only": None}}}
 
 
 def _cohort(plain: Any) -> Any:

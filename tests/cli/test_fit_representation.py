@@ -386,7 +386,7 @@ def test_rows_without_names_are_read_too(tmp_path: Path, in_folder: Path) -> Non
     ("arguments", "code", "message"),
     [
         (["oslo.csv"], 3, "say whose model predicts, as in --site lyon"),
-        (["oslo.csv", "--site", "olso"], 3, "there is no site 'olso'; did you mean 'oslo'?"),
+        (["oslo.csv", "--site", "olso"], 3, "there is no site 'olso' (did you mean 'oslo'?)"),
         (["oslo.csv", "--site", "oslo", "-o", "x.npy"], 3, "predictions are written as .csv"),
         (["oslo.csv", "--site", "oslo", "-o", "oslo.csv"], 3, "is the data itself"),
         (["olso.csv", "--site", "oslo"], 4, "there is no such file; did you mean 'oslo.csv'?"),

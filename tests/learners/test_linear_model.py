@@ -173,3 +173,11 @@ def test_rows_too_large_for_a_product_have_a_loss_that_is_no_number():
 def test_settings_that_do_not_fit_are_refused(spec, text):
     with pytest.raises(ConfigurationError, match=text):
         model_of({"kind": "linear", "features": D, **spec})
+
+
+def test_parameters_of_another_model_are_refused():
+    model = LinearModel(features=6, components=2)
+    with pytest.raises(ConfigurationError, match=r"a basis of 6 x 2 and a head of 2 x 1 .* shapes \(3, 2\) and \(2,\)"):
+        model.outputs(np.zeros((3, 2)), np.zeros(2), np.zeros((4, 6)))
+    with pytest.raises(ConfigurationError, match="were they learnt with another model"):
+        model.outputs(np.zeros((6, 2)), np.zeros(7), np.zeros((4, 6)))

@@ -9,6 +9,7 @@ from fedspan.data import Preparation, open_source
 from fedspan.engines import VirtualTime
 from fedspan.engines.speeds import DynamicSpeeds, GivenSpeeds
 from fedspan.errors import CohortError, ConfigurationError
+from fedspan.learners import FedRep
 from fedspan.metrics import projection_distance, stage_rounds
 from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort
@@ -121,6 +122,19 @@ def test_growth_by_samples_doubles_the_rows_behind_a_stage():
         assert ordered == FASTEST[: len(sites)]
         assert sum(of[name] for name in ordered) >= wanted > sum(of[name] for name in ordered[:-1])
     assert len(seen.sites[3]) == 16
+
+
+def test_growth_by_samples_begins_with_n0_where_not_all_are_waited_for():
+    solver = Doubling(stage=Power(rounds=2, tol=0.0), n0=2, rounds=1, growth="samples")
+    _, seen = solve(solver, cohort=Cohort(first=8))
+    assert seen.waited == [2, 4, 8, 8]  # sites of as many rows: as in growth by sites
+
+
+def test_without_a_test_of_progress_a_stage_has_all_its_rounds():
+    early = {"n0": 2, "rounds": "stall", "stall": 0.0, "most": 4}
+    assert [stage._early("stall").rounds for stage in (Doubling(**early), Doubling(stage=FedRep(), **early))] == [4, 4]
+    assert Doubling(stage=FedRep(stall=0.1), **early)._early("stall").stall is None
+    assert Doubling(**early)._early("stall").tol == 0.0
 
 
 def test_a_fraction_of_the_sites_is_asked_and_the_fastest_of_those_counted():
@@ -248,6 +262,7 @@ def test_privacy_is_refused():
         ({"stage": PrivatePower(rounds=3)}, "stage cannot be PrivatePower"),
         ({"stage": Doubling()}, "stage cannot be Doubling"), ({"n0": 0}, "at least 1, got 0"),
         ({"n0": 2.5}, "a number of sites, or None"), ({"most": 0}, "at least 1"), ({"stall": -1.0}, "not negative"),
+        ({"stage": FedRep(), "rounds": "stall", "stall": 1.5}, "stall is a part of the loss"),
         ({"rounds": 0}, "at least 1 round, got 0"), ({"rounds": "formulae"}, "did you mean 'formula'"),
         ({"rounds": "formula"}, "needs a contraction"), ({"contraction": 1.0}, "between 0 and 1, got 1"),
         ({"growth": "rows"}, "growth is 'rows'"), ({"resample": "never"}, "resample is 'never'"),

@@ -130,6 +130,7 @@ class Predicting(BaseEstimator):  # type: ignore[misc]
         Nothing leaves the site. Labels that no site had in training are refused: no head has an output for them.
         """
         check_is_fitted(self, "shared_")
+        name = str(name)  # as `fit` takes them
         if name in self.sites_ or name in self.heads_:
             raise ConfigurationError(f"there is a site {name!r} already; give the new one another name")
         with at_site(name):
@@ -220,6 +221,7 @@ class Predicting(BaseEstimator):  # type: ignore[misc]
             if own == "none":
                 return self.shared_, self._first()[1]
             raise ConfigurationError(f"each site has its own {own}: name one, such as {self._example!r}")
+        site = str(site)  # as `fit` takes them
         kept = self.heads_.get(site)
         if kept is None and not (own == "none" and site in self.sites_):
             raise ConfigurationError(self._unknown(site))
@@ -228,11 +230,11 @@ class Predicting(BaseEstimator):  # type: ignore[misc]
         assert kept is not None
         return self.shared_, kept
 
-    def _unknown(self, site: Any) -> str:
+    def _unknown(self, site: str) -> str:
         way_out = f"a new site learns its own part with join({site!r}, X, y)"
         if not self.sites_:
             return f"this model holds no site, as it was saved with heads=False; {way_out}"
-        return f"there is no site {site!r}; {nearest(str(site), self.sites_)} Or {way_out}"
+        return f"there is no site {site!r} ({nearest(site, self.sites_)}); {way_out}"
 
     @property
     def _example(self) -> str:

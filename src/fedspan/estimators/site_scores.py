@@ -53,7 +53,12 @@ class SiteScores(dict[str, dict[str, Any]]):
 
     @property
     def fairness(self) -> dict[str, Any]:
-        """The worst, the median and the best site's figure, and how far they are apart; every site counts as one."""
+        """The worst, the median and the best site's figure, and how far they are apart; every site counts as one.
+
+        Nothing where there are no sites, as in a model saved without heads.
+        """
+        if not self:
+            return {}
         figures = [self[name][self.measure] for name in self]
         worst, best = self.ranked[0], self.ranked[-1]
         ends = {"worst": self[worst][self.measure], "best": self[best][self.measure]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from fedspan.encoding import Array
@@ -117,7 +119,16 @@ class LinearModel:
             case _:
                 cut = self._body[0] * self._body[1]
                 body, head = shared[:cut], shared[cut:]
+        if (body.size, head.size) != (prod(self._body), prod(self._head)):
+            raise ConfigurationError(
+                f"this model has a basis of {_times(self._body)} and a head of {_times(self._head)} numbers, got "
+                f"parameters of shapes {body.shape} and {head.shape}; were they learnt with another model?"
+            )
         return body.reshape(self._body), head.reshape(self._head)
+
+
+def _times(shape: tuple[int, int]) -> str:
+    return f"{shape[0]} x {shape[1]}"
 
 
 def _half_mean_square(wrong: Array) -> float:

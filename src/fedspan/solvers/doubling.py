@@ -79,6 +79,8 @@ class Doubling:
             raise ConfigurationError(f"n0 sites and most rounds are at least 1, got {self.n0} and {self.most}")
         if self.stall < 0:
             raise ConfigurationError(f"stall is not negative (0: no test), got {self.stall}")
+        if self.rounds == "stall":
+            self._early(self.rounds)  # refuses a stall that the stage does not take
         for name, known in (("growth", ("sites", "samples")), ("resample", ("round", "stage"))):
             given = getattr(self, name)
             if given not in known:
@@ -137,7 +139,7 @@ class Doubling:
             n, stage = 2 * n, stage + 1
 
     def _cohort(self, problem: Staged, n: int, stage: int) -> Cohort:
-        share = n / _waited_for(problem) * (problem.cohort.share or 1.0)
+        share = n / _asked(problem) * (problem.cohort.share or 1.0)
         some: dict[str, Any] = {"first": n} if self.growth == "sites" else {"share": share}
         if not self.partial:
             some["late"] = "drop"  # a late reply would be of another round's question
@@ -150,7 +152,8 @@ class Doubling:
         least = 1 if _takes(self.stage, "rounds", 1) else 2  # some keep their last round for the values
         if rounds == "stall":
             test = "stall" if hasattr(self.stage, "stall") else "tol"
-            return replace(self.stage, rounds=max(self.most, least), **{test: self.stall})
+            none: Any = None if test == "stall" else 0.0
+            return replace(self.stage, rounds=max(self.most, least), **{test: self.stall or none})
         return replace(self.stage, rounds=max(int(rounds), least))
 
 
@@ -177,9 +180,14 @@ def _takes(stage: Any, setting: str, value: int) -> bool:
 
 def _waited_for(problem: Staged) -> int:
     """Return how many replies a round waits for in the last stage."""
+    first, asked = problem.cohort.first, _asked(problem)
+    return asked if first is None else min(asked, first)
+
+
+def _asked(problem: Staged) -> int:
+    """Return how many sites a round asks."""
     cohort = problem.cohort
-    asked = max(1, round(cohort.fraction * (problem.sites if cohort.only is None else len(cohort.only))))
-    return asked if cohort.first is None else min(asked, cohort.first)
+    return max(1, round(cohort.fraction * (problem.sites if cohort.only is None else len(cohort.only))))
 
 
 def _completed(found: Array, problem: Staged) -> Array:
