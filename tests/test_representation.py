@@ -14,7 +14,7 @@ from sklearn.metrics import r2_score
 
 from fedspan import Cohort, FederatedRepresentation
 from fedspan.data.labelled import Labelled
-from fedspan.engines import FixedSpeeds, VirtualTime
+from fedspan.engines import FixedSpeeds, GivenSpeeds, VirtualTime
 from fedspan.errors import ConfigurationError, ConvergenceError, DataError
 from fedspan.estimators.site_scores import SiteScores
 from fedspan.learners import HFMAML, FedAvg, FedRep, LGFedAvg
@@ -179,7 +179,12 @@ def test_convergence_is_told():
 
 def test_lines_of_rounds_are_printed(capsys):
     FederatedRepresentation(learner=FedRep(rounds=2, batch=0), verbose=1).fit(numbers())
-    assert capsys.readouterr().err.count("fedrep.update") == 2
+    lines = capsys.readouterr().err
+    assert (lines.count("fedrep.update"), lines.count("clock")) == (2, 0)
+    engine = VirtualTime(speeds=GivenSpeeds(default=2.0))
+    FederatedRepresentation(learner=FedRep(rounds=2, batch=0), engine=engine, verbose=1).fit(numbers())
+    lines = [line for line in capsys.readouterr().err.splitlines() if "fedrep.update" in line]
+    assert [line.split("clock ")[1].split(" s")[0] for line in lines] == ["2", "4"]
 
 
 def test_doubling_is_faster_in_virtual_time_where_sites_are_slow():
@@ -196,6 +201,7 @@ def test_the_start_and_its_privacy_are_told():
     terms = GaussianPrivacy(5.0, 1e-6, row_norm=8.0)
     model = FederatedRepresentation(learner=FedRep(rounds=2, batch=0), start="moments", privacy=terms).fit(numbers())
     assert model.privacy_spent_["spent_epsilon"] <= 5.0
+    assert model.privacy_spent_["words"].startswith("Of the start only: (5, 1e-06)-differential privacy")
     assert model.start_["rounds"] >= 1
     plain = FederatedRepresentation(learner=FedRep(rounds=2, batch=0)).fit(numbers())
     assert plain.start_ is None

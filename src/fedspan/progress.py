@@ -26,7 +26,9 @@ def round_line(record: RoundRecord) -> str:
     """Return one round as one line."""
     change = "" if record.change is None else f"  change {record.change:.1e}"
     traffic = f"up {human_bytes(record.bytes_up)}, down {human_bytes(record.bytes_down)}"
-    return f"round {record.round:3d}  {record.step:22s} {record.sites} sites  {traffic}  {record.seconds:.3f} s{change}"
+    clock = f"  clock {record.clock:.4g} s" if record.clock else ""
+    begun = f"round {record.round:3d}  {record.step:22s} {record.sites} sites  {traffic}"
+    return f"{begun}  {record.seconds:.3f} s{clock}{change}"
 
 
 def round_printer(stream: IO[str] | None = None) -> OnRound:

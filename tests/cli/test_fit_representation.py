@@ -155,7 +155,7 @@ def test_a_private_start_is_told_and_charged(tmp_path: Path) -> None:
     more = "[solve.settings]\nrounds = 3\nbatch = 0\n[privacy]\nepsilon = 4.0\ndelta = 1e-6\nrow_norm = 8.0\n"
     study = write_study(tmp_path, more, labels=NUMBERS, solve='start = "moments"')
     result = invoke("fit", study)
-    assert "of the start only: (4, 1e-06)-differential privacy" in result.stdout
+    assert "Of the start only: (4, 1e-06)-differential privacy" in result.stdout
     ledger = run_folder(study) / START / LEDGER
     assert str(ledger) in result.stdout
     assert ledger.exists()

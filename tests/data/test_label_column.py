@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedspan.data.label_column import as_task, read_labelled
-from fedspan.data.labelled import Labelled
+from fedspan.data.labelled import Labelled, as_labels
 from fedspan.errors import ConfigurationError, DataError, FileError
 
 ROWS = np.array([[1.0, 2.5], [3.0, 4.5], [5.0, 6.5]])
@@ -65,6 +65,25 @@ def test_a_task_says_what_labels_are():
     assert as_task([1, 2], "numbers", "").dtype.kind == "f"
     assert as_task([1, 2.5], "classes", "").tolist() == ["1", "2.5"]
     assert as_task(["a", 1], None, "").tolist() == ["a", "1"]
+    assert as_task([250, 7.0, 1.5, "E11"], "texts", "").tolist() == ["250", "7", "1.5", "E11"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_codes_stay_as_they_are_written_where_the_task_is_texts(tmp_path, suffix):
+    labels = ["007", "7", "9007199254740993"]
+    path = write_csv(tmp_path / f"site{suffix}", labels, "\t" if suffix == ".tsv" else ",")
+    assert read_labelled(path, "outcome", drop=["id"], task="texts")[1].tolist() == labels
+    with pytest.raises(DataError, match=r'label 9007199254740992 was .* too large .* take task = "texts"'):
+        read_labelled(path, "outcome", drop=["id"])
+    with pytest.raises(DataError, match="give the column a name"):
+        as_task([1.0, 2.0**60], "texts", "")
+    assert as_task([1, 2**60], "texts", "").tolist() == ["1", str(2**60)]
+
+
+def test_unsigned_labels_are_of_one_kind_with_others():
+    assert as_labels(np.array([1, 2**63 - 1], dtype=np.uint64)).dtype == np.int64
+    with pytest.raises(DataError, match=r"at most 2\^63 - 1, got 9223372036854775808; give labels as texts"):
+        as_labels(np.array([1, 2**63], dtype=np.uint64))
 
 
 @pytest.mark.parametrize(

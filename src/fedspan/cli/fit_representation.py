@@ -124,7 +124,7 @@ def show_learning(summary: dict[str, Any], described: LearningFile) -> None:
     if s["privacy"]:
         spent, ledger = s["privacy"]["spent_epsilon"], Path(s["folder"]) / START / LEDGER
         rows += [
-            ("privacy", f"of the start only: {s['privacy']['words']}"),
+            ("privacy", s["privacy"]["words"]),
             ("spent", f"epsilon {spent:.4g} of {s['privacy']['epsilon']:g} by the start, see {ledger}"),
         ]
     name = next(iter(described.sites))

@@ -18,8 +18,10 @@ from fedspan.data.text import texts
 from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError, DataError, FileError, nearest
 
-TASKS = ("classes", "numbers")
-"""What labels are: classes (whole numbers or texts), or numbers to come near to."""
+TASKS = ("classes", "numbers", "texts")
+"""What labels are: classes (whole numbers or texts), numbers to come near to, or classes as they are written."""
+_EXACT = 2**53
+"""Beyond it a number read from a file may stand for its neighbours too."""
 
 
 def read_labelled(
@@ -29,7 +31,8 @@ def read_labelled(
 
     ``label`` names a column (in ``.npz`` files an array), or is the number of one, from 0 or from the end, where
     columns have no names. Labels that are all whole numbers, or texts, are classes, others numbers; ``task`` says
-    otherwise.
+    otherwise: with ``"texts"`` they are classes as they are written, so that codes such as 250 and E11, or 7 and 007,
+    are told apart at every site alike.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +50,7 @@ def read_labelled(
         values: list[Any] = rows[:, label].tolist()
         kept = None if names is None else tuple(np.delete(np.array(names, dtype=object), label))
         return np.delete(rows, label, axis=1), as_task(values, task, str(path)), kept
-    values = _values(path, label, **layout)
+    values = _values(path, label, written=task == "texts", **layout)
     within = path.suffix.lower() != ".npz"
     source = open_source(path, drop=(*dropped, *([label] if within else [])), strict_drop=False, **layout)
     rows, names = _all_rows(source)
@@ -65,6 +68,9 @@ def as_task(values: list[Any], task: str | None, where: str) -> Array:
     gaps = [row for row, value in enumerate(values) if _is_gap(value)]
     if gaps:
         raise DataError(f"{where}: row {gaps[0] + 1} has no label ({len(gaps)} rows have none); leave such rows out")
+    if task == "texts":
+        _check_exact(values, where)
+        return np.array([_text(value) for value in values])
     numbers = all(isinstance(value, int | float) for value in values)
     if task == "numbers" and not numbers:
         odd = next(value for value in values if not isinstance(value, int | float))
@@ -74,7 +80,22 @@ def as_task(values: list[Any], task: str | None, where: str) -> Array:
     whole = all(float(value).is_integer() for value in values)
     if task == "numbers" or (task is None and not whole):
         return np.array(values, dtype=float)
+    if whole:
+        _check_exact(values, where)
     return np.array([int(value) for value in values]) if whole else np.array([str(value) for value in values])
+
+
+def _check_exact(values: list[Any], where: str) -> None:
+    large = [value for value in values if isinstance(value, float) and abs(value) >= _EXACT]
+    if large:
+        raise DataError(
+            f"{where}: label {large[0]:.0f} was read as a number and is too large to be told from the next; give the "
+            f'column a name, and take task = "texts", by which labels are classes as they are written'
+        )
+
+
+def _text(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _is_gap(value: Any) -> bool:
@@ -87,13 +108,13 @@ def _all_rows(source: Source) -> tuple[Array, tuple[str, ...] | None]:
     return rows, source.columns
 
 
-def _values(path: Path, label: str, **layout: Any) -> list[Any]:
-    """Return the labels of a file as numbers and texts."""
+def _values(path: Path, label: str, *, written: bool, **layout: Any) -> list[Any]:
+    """Return the labels of a file as numbers and texts; those of a text file only as texts where ``written``."""
     kind = path.suffix.lower()
     if not path.is_file():
         open_source(path)  # says what is there instead
     if kind in TEXTS:
-        return _csv_values(path, label, kind, layout)
+        return _csv_values(path, label, kind, layout, written=written)
     if kind in PARQUETS:
         return _parquet_values(path, label)
     if kind in JSONLS:
@@ -105,7 +126,7 @@ def _values(path: Path, label: str, **layout: Any) -> list[Any]:
     )
 
 
-def _csv_values(path: Path, label: str, kind: str, layout: dict[str, Any]) -> list[Any]:
+def _csv_values(path: Path, label: str, kind: str, layout: dict[str, Any], *, written: bool) -> list[Any]:
     if kind == ".tsv" and layout.get("delimiter") is None:
         layout = {**layout, "delimiter": "\t"}
     given = {"delimiter": None, "decimal": ".", "header": None, **layout}
@@ -117,7 +138,7 @@ def _csv_values(path: Path, label: str, kind: str, layout: dict[str, Any]) -> li
         record[at].strip() for line, text in table.texts() for _, record in table.records(text, line) if len(record)
     ]
     numbers = [table.number(field) for field in fields]
-    return fields if any(number is None for number in numbers) else numbers
+    return fields if written or any(number is None for number in numbers) else numbers
 
 
 def _parquet_values(path: Path, label: str) -> list[Any]:

@@ -88,6 +88,10 @@ def as_labels(y: Any) -> Array:
         raise DataError(f"y is numbers or texts, got an array of {labels.dtype}")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise DataError(f"y is finite; row {int(np.flatnonzero(~np.isfinite(labels).ravel())[0])} has none")
+    if labels.dtype.kind == "u":
+        if labels.size and labels.max() > np.iinfo(np.int64).max:
+            raise DataError(f"whole numbers in y are at most 2^63 - 1, got {labels.max()}; give labels as texts")
+        labels = labels.astype(np.int64)  # of one kind with those of other sites
     return labels
 
 

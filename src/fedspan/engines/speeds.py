@@ -66,7 +66,7 @@ class FixedSpeeds:
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicSpeeds:
-    """A rate for each site, drawn once and uniformly from ``slowest`` (None: 1 / sites) to ``fastest``.
+    """A rate for each site, drawn once and uniformly from ``slowest`` (None: ``fastest`` / sites) to ``fastest``.
 
     Every round each site draws a time from the exponential law of its rate: its mean is 1 / rate.
     """

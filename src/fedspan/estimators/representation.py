@@ -185,7 +185,9 @@ class FederatedRepresentation(Predicting):
             "solver": type(start.solver).__name__, "rounds": start.rounds, "setup_rounds": start.setup_rounds,
             "bytes_up": start.bytes_up, "bytes_down": start.bytes_down, "clock": start.clock,
         }  # fmt: skip
-        self.privacy_spent_ = None if start is None or start.privacy is None else start.privacy.as_plain()
+        self.privacy_spent_ = None if start is None or start.privacy is None else {
+            **start.privacy.as_plain(), "words": f"Of the start only: {start.privacy.words}",
+        }  # fmt: skip
 
     def _measure(self, result: LearnedModel, sources: Mapping[str, Labelled]) -> None:
         """Keep how well sites are predicted, and which of their labels that cannot be right about."""
