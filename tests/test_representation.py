@@ -233,6 +233,12 @@ def test_the_table_and_its_fairness():
     assert lines[3].endswith("100.0%  (training rows)")
 
 
+def test_a_site_without_a_finite_error_is_the_worst():
+    told = {"a": {"rows": 2, "squares": 1.0}, "b": {"rows": 2, "squares": np.inf}}
+    fairness = SiteScores.of(told, dict.fromkeys(told, "test")).fairness
+    assert (fairness["worst_site"], fairness["worst"], fairness["spread"]) == ("b", np.inf, np.inf)
+
+
 def test_of_numbers_less_is_better():
     told = {"a": {"rows": 4, "squares": 8.0}, "b": {"rows": 2, "squares": 1.0}}
     table = SiteScores.of(told, {"a": "test", "b": "test"})
@@ -459,6 +465,7 @@ def test_sparse_rows_are_refused_with_the_way_out():
         ({"n_components": 0}, "n_components is at least 1"),
         ({"n_components": 2.5}, "n_components is an integer"),
         ({"random_state": None}, "random_state is an integer"),
+        ({"random_state": -1}, "random_state is an integer, 0 or more"),
         ({"participation": 2.0}, "fraction is a number"),
         ({"start": "moment"}, "did you mean 'moments'"),
         ({"privacy": GaussianPrivacy(1.0, 1e-6, row_norm=1.0)}, "covers the method-of-moments start only"),

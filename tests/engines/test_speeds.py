@@ -148,6 +148,7 @@ def test_the_table_has_the_engines_own_settings():
         ({"communication": -1.0}, "communication is a number, 0 or more, of seconds; got -1.0"),
         ({"model": "given", "times": {"aa": 1}}, "times: there is no site 'aa'; did you mean 'a'"),
         ({"model": "given", "times": {"a": "x"}}, 'times.a = "x": expected a number'),
+        ({"seed": -1}, "seed is a whole number, 0 or more, or None for the run's; got -1"),
         ({"order": ["a", "c"]}, "order: there is no site 'c'"),
         ({"order": ["a"]}, "order names every site once"),
         ({"order": "ab"}, 'order = "ab": expected a list of texts'),

@@ -89,8 +89,9 @@ def _check_exact(values: list[Any], where: str) -> None:
     large = [value for value in values if isinstance(value, float) and abs(value) >= _EXACT]
     if large:
         raise DataError(
-            f"{where}: label {large[0]:.0f} was read as a number and is too large to be told from the next; give the "
-            f'column a name, and take task = "texts", by which labels are classes as they are written'
+            f"{where}: label {large[0]:.17g} is too large to be told from the next as a number read from a file; take "
+            f'task = "numbers" if it is one to come near to, or name the column and take task = "texts", by which '
+            f"labels are classes as they are written"
         )
 
 

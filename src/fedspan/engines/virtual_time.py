@@ -12,6 +12,8 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +57,9 @@ class VirtualTime:
         check_number("communication", self.communication, zero=True)
         if self.bandwidth is not None:
             check_number("bandwidth", self.bandwidth, unit="bytes a second, or None for any number")
+        seed: Any = self.seed
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0):
+            raise ConfigurationError(f"seed is a whole number, 0 or more, or None for the run's; got {self.seed!r}")
 
     def __call__(self, sites: Sequence[Site], seed: int = 0) -> _Clockwork:
         """Return what executes rounds on these sites."""

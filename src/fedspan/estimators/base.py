@@ -151,6 +151,6 @@ def cohort_of(participation: Any) -> Cohort:
 
 def seed_of(random_state: Any) -> int:
     """Return the run's seed."""
-    if not isinstance(random_state, Integral):
-        raise ConfigurationError(f"random_state is an integer, the run's seed; got {random_state!r}")
+    if isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0:
+        raise ConfigurationError(f"random_state is an integer, 0 or more, the run's seed; got {random_state!r}")
     return int(random_state)

@@ -61,11 +61,13 @@ class SiteScores(dict[str, dict[str, Any]]):
             return {}
         figures = [self[name][self.measure] for name in self]
         worst, best = self.ranked[0], self.ranked[-1]
+        with np.errstate(invalid="ignore"):  # a site whose error is infinite is as far from the others as can be
+            deviation = float(np.std(figures))
         ends = {"worst": self[worst][self.measure], "best": self[best][self.measure]}
         return {
             "measure": self.measure, **ends, "worst_site": worst, "best_site": best,
             "median": float(np.median(figures)), "mean": float(np.mean(figures)),
-            "spread": abs(ends["best"] - ends["worst"]), "deviation": float(np.std(figures)),
+            "spread": abs(ends["best"] - ends["worst"]), "deviation": deviation,
         }  # fmt: skip
 
     def remark(self, name: str) -> str:
