@@ -378,6 +378,19 @@ def test_where_the_body_is_a_sites_own_transform_needs_the_site():
     assert model.n_components_ == model.transform(X, "ash").shape[1] == 8  # the last two of three layers are the head
 
 
+def test_sites_that_no_round_heard_from_are_named():
+    asked = {"learner": FedRep(rounds=2, batch=0), "participation": Cohort(only=NAMES[1:])}
+    with pytest.warns(
+        ConvergenceWarning, match=f"no reply counted of site {NAMES[0]}: what is their own is what every"
+    ):
+        model = FederatedRepresentation(K, **asked).fit(numbers())
+    assert model.unheard_sites_ == [NAMES[0]]
+    np.testing.assert_array_equal(model.heads_[NAMES[0]], model._first()[1])
+    assert FederatedRepresentation(K, tune=1, **asked).fit(numbers()).unheard_sites_ == []
+    shared = FederatedRepresentation(K, **{**asked, "learner": FedAvg(rounds=2, rate=0.01)}).fit(numbers())
+    assert shared.unheard_sites_ == []  # nothing is a site's own
+
+
 def test_one_class_only_and_unseen_labels_are_survived_and_named():
     sites = classes()
     X, y, X_test, _ = sites["ash"]
@@ -514,6 +527,7 @@ def test_learners_by_name_are_those_with_default_settings():
         assert named.shared_.tobytes() == given.shared_.tobytes()
 
 
+@pytest.mark.filterwarnings("ignore:no reply counted")
 def test_participation_is_a_fraction_or_a_cohort():
     model = FederatedRepresentation(learner=FedRep(rounds=3, batch=0), participation=0.5).fit(numbers())
     assert [r.sites for r in model.history_ if not r.setup] == [2, 2, 2]

@@ -23,6 +23,8 @@ from fedspan.representation_file import NOT_KEPT, OF_SITES, holds_representation
 from fedspan.solvers import Doubling
 from tests.labelled import NAMES, D, basis, classes, numbers
 
+pytestmark = pytest.mark.filterwarnings("ignore:no reply counted")  # of so few rounds, first=3
+
 MLP = {"kind": "mlp", "hidden": [6, 3]}
 QUICK = {"rounds": 2, "batch": 8}
 MODELS = {

@@ -122,6 +122,8 @@ class LearnedModel:
     history: list[RoundRecord]
     diverged: dict[str, int]
     """How often the learner diverged at a site, whose reply was then left out; where it did."""
+    unheard: list[str]
+    """Sites of no reply that counted, whose own part is still the one that everyone begins with."""
     start: Result | None = None
     """The run that found the start, for ``start="moments"``."""
 
@@ -238,7 +240,9 @@ def learn(
     return LearnedModel(
         learned.shared, {site.id: kept_at(site) for site in sites}, agreed, told, learned, measured[-1],
         list(zip(evaluations, measured, strict=True)), history,
-        {site.id: int(n) for site in sites if (n := site.state.get("diverged", 0))}, start,
+        {site.id: int(n) for site in sites if (n := site.state.get("diverged", 0))},
+        [site.id for site in sites if agreed["model"]["own"] != "none" and not {"own", "tuned"} & set(site.state)],
+        start,
     )  # fmt: skip
 
 

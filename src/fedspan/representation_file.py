@@ -26,7 +26,7 @@ FORMAT, VERSION = "fedspan-representation", 1
 NOT_KEPT = ("engine", "on_round", "run_folder", "resume", "privacy", "verbose")
 """Parameters that belong to a run, not to a model."""
 OF_SITES = ("heads_", "sites_", "joined_", "site_scores_", "curve_", "fairness_", "single_class_sites_",
-            "unseen_labels_", "diverged_")  # fmt: skip
+            "unseen_labels_", "diverged_", "unheard_sites_")  # fmt: skip
 """Attributes that tell of single sites."""
 
 E = TypeVar("E")

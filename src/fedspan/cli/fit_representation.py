@@ -95,6 +95,7 @@ def summarise(
         "n_rows": sum(site["rows"] for site in model.sites_.values()), "n_sites": len(model.sites_),
         "classes": None if model.classes_ is None else model.classes_.tolist(),
         "loss": model.loss_, "converged": model.converged_, "diverged": model.diverged_,
+        "unheard_sites": model.unheard_sites_,
         "fairness": model.fairness_, "sites": dict(model.site_scores_),
         "single_class_sites": model.single_class_sites_, "unseen_labels": model.unseen_labels_,
         "rounds": result.rounds, "setup_rounds": result.setup_rounds, "bytes_up": result.bytes_up,

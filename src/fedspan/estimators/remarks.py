@@ -44,6 +44,11 @@ def _about_the_run(model: Any) -> list[str]:
             f"the learner diverged {sum(model.diverged_.values())} times at {_sites(sorted(model.diverged_))}, whose "
             f"parameters were then left out; give it a smaller rate, or scale the rows"
         )
+    if model.unheard_sites_:
+        remarks.append(
+            f"no reply counted of {_sites(model.unheard_sites_)}: what is their own is what everyone begins with; give "
+            f"more rounds, ask more sites, or tune at the end"
+        )
     if model.converged_ is False:
         remarks.append(f"the loss still fell after {model.n_rounds_} rounds; give the learner more, or a larger stall")
     return remarks

@@ -70,9 +70,10 @@ class FederatedRepresentation(Predicting):
     classes_, n_components_, n_features_in_, sites_, joined_
         The classes (None for numbers), the representation's width, the number of columns; rows, columns and classes
         of each site; the sites that joined later.
-    single_class_sites_, unseen_labels_, diverged_
+    single_class_sites_, unseen_labels_, diverged_, unheard_sites_
         Sites with one class only; test labels that no site had in training, by site; how often the learner diverged
-        at a site, whose parameters were then left out.
+        at a site, whose parameters were then left out; sites none of whose replies counted: they predict with the
+        part that everyone begins with.
     history_, curve_, n_rounds_, n_setup_rounds_, bytes_up_, bytes_down_, clock_, converged_, loss_
         What the run took, and its start with it: ``clock_`` in virtual seconds, None where the engine keeps no time.
         ``history_`` has a record for each round but the start's, ``curve_`` the scores along the run.
@@ -177,7 +178,7 @@ class FederatedRepresentation(Predicting):
         self.n_components_ = int(model_of(agreed["model"]).features(self.shared_, self._first()[1], row).shape[1])
         self._measure(result, sources)
         self.diverged_, self.loss_, self.converged_ = result.diverged, learned.loss, learned.converged
-        self.history_ = result.history
+        self.unheard_sites_, self.history_ = result.unheard, result.history
         self.n_rounds_, self.n_setup_rounds_ = result.rounds, result.setup_rounds
         self.bytes_up_, self.bytes_down_, self.clock_ = result.bytes_up, result.bytes_down, result.clock
         start = result.start
