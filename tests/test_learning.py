@@ -400,7 +400,7 @@ def test_no_sites_and_unlabelled_rows_are_refused():
 
 def test_a_learner_that_diverges_everywhere_stops_with_a_way_out():
     study = Learning(learner=FedRep(rounds=60, rate=1e30, batch=0, momentum=0.0), model=MLP)
-    with pytest.raises(ConvergenceError, match=r"at all 4 sites .* give it a smaller rate"):
+    with pytest.raises(ConvergenceError, match=r"every site that answered, 4: .* give it a smaller rate"):
         learn(study, sources(classes()))
 
 
@@ -430,3 +430,11 @@ def test_stragglers_are_waited_for_by_none_but_their_own_rounds():
     asked = [r.sites for r in found.history if not r.setup]
     assert asked == [1, 1, 2, 2, 4, 4, 4]
     assert sorted(found.scores) == sorted(NAMES)
+
+
+def test_where_all_diverge_the_sites_are_named():
+    X, y = numbers()["oak"]
+    wild = {**numbers(), "oak": (1e300 * X, 1e300 * y)}
+    study = Learning(learner=LINEAR, cohort=Cohort(only=("oak",)))
+    with pytest.raises(ConvergenceError, match=r"every site that answered, 1: .* It diverged at oak$"):
+        learn(study, sources(wild))

@@ -18,7 +18,7 @@ from fedspan.data.arrays import ArraySource
 from fedspan.data.labelled import Labelled
 from fedspan.encoding import Array, Plain, digest
 from fedspan.engines import Engine, get_engine
-from fedspan.errors import ConfigurationError, DataError, FileError, nearest
+from fedspan.errors import ConfigurationError, ConvergenceError, DataError, FileError, few, nearest
 from fedspan.layers import OnRound, RoundRecord
 from fedspan.learners import FedRep, Learned, Task
 from fedspan.learners.agreement import agreement, part_of
@@ -224,6 +224,7 @@ def learn(
     terms = {**study.fingerprint(sources), "privacy": None if privacy is None else privacy.as_plain()}
     journal = None if folder is None else open_journal(folder, terms, "rounds", resume=resume)
     start, shared = None, None if isinstance(study.start, str) else np.asarray(study.start)
+    sites: list[Site] = []
     try:
         if _by_moments(study):
             start = _moments_in(folder, study, sources, engine, privacy, watchers, resume=resume)
@@ -236,6 +237,9 @@ def learn(
         if folder is not None and not resume:
             discard(folder, before)
         raise
+    except ConvergenceError as error:
+        names = [site.id for site in sites if _newest(site).get("diverged")]
+        raise ConvergenceError(f"{error}. It diverged at {few(names)}") from None
     evaluations = [record for record in history if record.step == evaluate.name]
     return LearnedModel(
         learned.shared, {site.id: kept_at(site) for site in sites}, agreed, told, learned, measured[-1],
@@ -248,8 +252,12 @@ def learn(
 
 def kept_at(site: Site) -> Array:
     """Return what a site predicts with beside the shared parameters, as it left it."""
-    site.state = site.memory.versions[0][1]
+    site.state = _newest(site)
     return np.asarray(site.state["tuned"]) if "tuned" in site.state else own_at(site)
+
+
+def _newest(site: Site) -> dict[str, Plain]:
+    return site.memory.versions[0][1] if site.memory.versions else {}
 
 
 def _by_moments(study: Learning) -> bool:

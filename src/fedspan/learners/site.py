@@ -110,7 +110,7 @@ def average(step: Step, message: dict[str, Plain], task: Task) -> Solve[dict[str
     weight = float(answers["weight"])
     if weight == 0:
         raise ConvergenceError(
-            f"{step.name}: the learner diverges at all {answers['diverged']:.0f} sites that answered: its parameters "
+            f"{step.name}: the learner diverges at every site that answered, {answers['diverged']:.0f}: its parameters "
             f"run away, or are no longer finite numbers; give it a smaller rate, or scale the rows (and y, if numbers)"
         )
     means = {key: value / weight for key, value in answers.items() if key not in ("weight", "diverged", "shared")}
