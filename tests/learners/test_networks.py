@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
 import numpy as np
@@ -165,3 +166,16 @@ def test_rows_of_zeros_only_still_fit_the_biases():
     X, y = np.zeros((6, 7)), np.array([0, 0, 0, 0, 0, 1])
     fitted = model.fit(shared, mine, Rows(X, y), Descent(epochs=30), np.random.default_rng(0), "both")
     assert (model.outputs(fitted.shared, fitted.own, X).argmax(axis=1) == 0).all()
+
+
+def test_threads_do_not_mix_their_parameters():
+    """All of a kind share their layers (`model_of` keeps models), and an LSTM's parameters are put into its layers."""
+    rows, parts = rows_for("bilstm", n=40).X, [made("bilstm", seed=seed) for seed in range(4)]
+    expected = [model.outputs(shared, mine, rows) for model, shared, mine in parts]
+
+    def differs(i):
+        model, shared, mine = parts[i % 4]
+        return not np.array_equal(model.outputs(shared, mine, rows), expected[i % 4])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(differs, range(400))) == 0

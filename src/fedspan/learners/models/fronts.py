@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 import torch
@@ -72,6 +73,7 @@ class Recurrent:
                 torch.nn.LSTM(inputs, dimension, bidirectional=True, batch_first=True)
                 for inputs in (embedding, 2 * dimension)
             ]
+        self._swapping = Lock()  # a call puts parameters into the layers, which every thread has the same of
         self._names = [[name for name, _ in layer.named_parameters()] for layer in self._layers]
         self.shapes: list[tuple[int, ...]] = [(vocabulary, embedding)]
         self.shapes += [tuple(part.shape) for layer in self._layers for part in layer.parameters()]
@@ -97,6 +99,7 @@ class Recurrent:
                 drop(mask, self._dropout, chance.masks)
                 seen = seen * mask
             own = dict(zip(names, parameters[at:], strict=False))
-            seen, (last, _) = torch.func.functional_call(layer, own, (seen,))
+            with self._swapping:
+                seen, (last, _) = torch.func.functional_call(layer, own, (seen,))
             at += len(names)
         return torch.cat([last[0], last[1]], dim=1)
