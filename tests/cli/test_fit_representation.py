@@ -178,6 +178,17 @@ def test_the_budget_that_is_shown_is_the_runs(study: Path) -> None:
     assert fit_representation._budget(load_learning(study)) == len(history)
 
 
+def test_what_was_measured_along_the_run_is_in_the_summary(study: Path) -> None:
+    study.write_text(study.read_text().replace("[solve]", "[solve]\nevaluate_every = 4"))
+    invoke("fit", study)
+    summary = json.loads((run_folder(study) / "summary.json").read_text())
+    fitted = FederatedRepresentation.load(run_folder(study) / "model.fedspan")
+    assert [(one["round"], one["clock"], one["median"]) for one in summary["curve"]] == [
+        (one["round"], one["clock"], one["scores"].fairness["median"]) for one in fitted.curve_
+    ]
+    assert len(summary["curve"]) > 1
+
+
 def test_of_many_sites_the_worst_and_the_best_are_shown(tmp_path: Path) -> None:
     names = [f"site{i:02d}" for i in range(20)]
     for i, name in enumerate(names):
@@ -308,7 +319,7 @@ def test_a_plan_reads_headers_only_and_is_what_the_run_does(study: Path) -> None
 
 def test_a_plan_for_people_and_what_it_must_be_told(study: Path) -> None:
     out = invoke("plan", study, "--classes", 3).stdout
-    assert "fedrep of a mlp model, 5 features to 3 classes" in out
+    assert "fedrep of a model of kind mlp, 5 features to 3 classes" in out
     assert "fedrep.update" in out
     result = invoke("plan", study)
     assert result.exit_code == 3

@@ -97,6 +97,9 @@ def summarise(
         "loss": model.loss_, "converged": model.converged_, "diverged": model.diverged_,
         "unheard_sites": model.unheard_sites_,
         "fairness": model.fairness_, "sites": dict(model.site_scores_),
+        "curve": [
+            {"round": point["round"], "clock": point["clock"], **point["scores"].fairness} for point in model.curve_
+        ],
         "single_class_sites": model.single_class_sites_, "unseen_labels": model.unseen_labels_,
         "rounds": result.rounds, "setup_rounds": result.setup_rounds, "bytes_up": result.bytes_up,
         "bytes_down": result.bytes_down, "seconds": round(seconds, 4), "clock": result.clock,

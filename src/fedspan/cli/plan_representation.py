@@ -67,8 +67,8 @@ def show(described: LearningFile, plan: LearningPlan) -> None:
     say(
         bold(
             described.name,
-            f": {described.solver} of a {described.model['kind']} model, {counted(plan.features, 'feature')} to "
-            f"{outputs}; {plan.parameters:,} parameters are shared by {counted(len(described.sites), 'site')}. At most "
+            f": {described.solver} of a model of kind {described.model['kind']}, "
+            f"{counted(plan.features, 'feature')} to {outputs}; {plan.parameters:,} parameters are shared by {counted(len(described.sites), 'site')}. At most "
             f"{counted(rounds, 'round')} and {len(plan.rounds) - rounds} to agree, begin and measure:",
         ),
         "",
