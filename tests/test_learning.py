@@ -173,6 +173,23 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, name, event):
         assert aggregates(folder) == aggregates(tmp_path / "whole"), number
 
 
+@pytest.mark.parametrize("name", ["moments", "doubling"])
+def test_a_resumed_run_goes_on_at_its_own_clock(tmp_path, name):
+    study, make = STUDIES[name]
+    whole = learn(study, sources(make()), engine="virtual-time")
+
+    def stop(record, estimate):
+        if record.step == "fedrep.update" and record.round >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn(study, sources(make()), engine="virtual-time", folder=tmp_path, watchers=[stop])
+    resumed = learn(study, sources(make()), engine="virtual-time", folder=tmp_path, resume=True)
+    assert bits(resumed) == bits(whole)
+    assert [r.clock for r in resumed.history] == [r.clock for r in whole.history]
+    assert resumed.clock == whole.clock > 0
+
+
 def test_a_site_that_lost_its_state_goes_on_with_a_new_head(tmp_path):
     study, make = STUDIES["fedrep"]
 
@@ -273,6 +290,14 @@ def test_what_a_private_start_released_is_not_forgotten_when_the_run_fails(tmp_p
     with pytest.raises(ConfigurationError, match="n0 = 5 sites"):
         learn(Learning(learner=learner, start="moments"), sources(numbers()), folder=tmp_path / "plain")
     assert not (tmp_path / "plain").exists()
+
+
+def test_what_an_earlier_run_charged_does_not_keep_what_a_failed_one_left(tmp_path):
+    learn(Learning(learner=LINEAR, start="moments"), sources(numbers()), folder=tmp_path / "earlier", privacy=PRIVACY)
+    kept = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigurationError, match="n0 = 5 sites"):
+        learn(Learning(learner=Doubling(stage=LINEAR, n0=5)), sources(numbers()), folder=tmp_path)
+    assert sorted(tmp_path.rglob("*")) == kept
 
 
 def test_privacy_is_refused_where_it_would_cover_nothing():

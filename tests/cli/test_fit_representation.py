@@ -319,6 +319,12 @@ def test_a_plan_for_people_and_what_it_must_be_told(study: Path) -> None:
     assert "no column 'outcom' to predict; did you mean 'outcome'" in result.stderr
 
 
+def test_a_plan_of_a_linear_model_says_that_it_took_y_for_numbers(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    assert "If y is classes, say how many with --classes" in invoke("plan", study).stdout
+    assert "--classes" not in invoke("plan", study, "--classes", 3).stdout
+
+
 def test_a_plan_of_a_private_start_shows_what_it_costs(tmp_path: Path) -> None:
     privacy = "[privacy]\nepsilon = 4.0\ndelta = 1e-6\nrow_norm = 8.0\n"
     study = write_study(tmp_path, privacy, labels=NUMBERS, solve='start = "moments"')
@@ -326,6 +332,7 @@ def test_a_plan_of_a_private_start_shows_what_it_costs(tmp_path: Path) -> None:
     out = invoke("plan", study, "--rows", 120).stdout
     assert "Of the start only: (4, 1e-06)-differential privacy" in out
     assert "share of mu^2" in out
+    assert "--classes" not in out  # such a start is for numbers
 
 
 # ---- predict and transform ---------------------------------------------------------------------------------------

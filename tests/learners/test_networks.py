@@ -145,8 +145,12 @@ def test_columns_that_are_zero_throughout_change_nothing_and_stay(own, head_laye
     model, shared, mine = made("mlp", own, head_layers)
     X, y = rows_for("mlp")
     X[:, [0, 3, 4]] = 0
+    X[0, 5] = X[-1, 1] = 0  # these columns have values elsewhere
     how, twin = Descent(rate=0.1, momentum=0.5, batch=4, epochs=2), fill(twin_of("mlp"), joined(own, shared, mine))
+    given = shared.copy(), mine.copy()
     fitted = model.fit(shared, mine, Rows(X, y), how, np.random.default_rng(8), part)
+    for part_before, part_after in zip(given, (shared, mine), strict=True):
+        np.testing.assert_array_equal(part_before, part_after)  # what is given is never changed
     if moves := moving(twin, own, head_layers, part):
         torch_twins.descend(twin, X, y, how, np.random.default_rng(8), moves)
     np.testing.assert_allclose(joined(own, fitted.shared, fitted.own), read(twin), rtol=1e-8, atol=1e-11)

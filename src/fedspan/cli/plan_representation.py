@@ -76,5 +76,5 @@ def show(described: LearningFile, plan: LearningPlan) -> None:
     )
     if plan.start is not None and plan.start.privacy is not None:
         say("", f"Of the start only: {plan.start.privacy.words}", "", privacy_table(plan.start.privacy))
-    if plan.classes is None and described.task is None:
+    if plan.classes is None and described.task is None and plan.start is None:
         say("", "If y is classes, say how many with --classes: a linear model then has an output for each.")

@@ -20,8 +20,9 @@ from fedspan.estimators.site_scores import SiteScores
 from fedspan.learners.agreement import part_of
 from fedspan.learners.model import class_numbers, model_of
 from fedspan.learners.rows import Rows
-from fedspan.learners.site import first_parameters, scores
+from fedspan.learners.site import diverged, first_parameters, scores
 from fedspan.representation_file import load_representation, save_representation
+from fedspan.solvers.settings import whole
 
 _JOINING = 5
 """What the order of a new site's rows is drawn with, beside the seed and its name."""
@@ -135,24 +136,28 @@ class Predicting(BaseEstimator):  # type: ignore[misc]
             data = Labelled(X, y)
             self._check_columns(data.columns, data.shape[1])
             rows = self._rows_to_learn(data)
-        own_kind, part = self.agreed_["model"]["own"], part_of(self.learner_)
-        how = part.tuning._replace(epochs=self._epochs() if epochs is None else epochs)
-        rng = np.random.default_rng([self.agreed_["seed"], _JOINING, int.from_bytes(name.encode(), "little")])
-        model = model_of(self.agreed_["model"])
-        fitted = model.fit(
-            self.shared_, self._first()[1], rows, how, rng, "both" if own_kind == "none" else "own"
-        )  # fmt: skip
-        learnt = fitted.shared if own_kind == "none" else fitted.own
-        if not np.isfinite(learnt).all():
-            raise ConvergenceError(
-                f"site {name!r}: what it learnt is no longer finite numbers; scale its rows as the others' are"
-            )
-        self.heads_[name] = learnt
+            self.heads_[name] = self._learnt_at(name, rows, self._epochs() if epochs is None else epochs)
         classes = data.classes if self.classes_ is not None else None
         columns = None if data.columns is None else list(data.columns)
         self.sites_[name] = {"rows": data.shape[0], "features": data.shape[1], "columns": columns, "classes": classes}
         self.joined_.append(name)
         return self
+
+    def _learnt_at(self, name: str, rows: Rows, epochs: int) -> Array:
+        """Return what one site learns of its own, with all that is shared as it is."""
+        if whole("epochs", epochs) < 1:
+            raise ConfigurationError(f"epochs is at least 1, got {epochs}")
+        nothing_own = self.agreed_["model"]["own"] == "none"
+        how = part_of(self.learner_).tuning._replace(epochs=epochs)
+        rng = np.random.default_rng([self.agreed_["seed"], _JOINING, int.from_bytes(name.encode(), "little")])
+        model, own, part = model_of(self.agreed_["model"]), self._first()[1], "both" if nothing_own else "own"
+        with np.errstate(over="ignore", invalid="ignore"):
+            fitted = model.fit(self.shared_, own, rows, how, rng, part)
+        if diverged(fitted, self.shared_):
+            raise ConvergenceError(
+                "what it learns runs away, or is no longer finite numbers; scale its rows as the others' are"
+            )
+        return np.asarray(fitted.shared if nothing_own else fitted.own)
 
     def _rows_to_learn(self, data: Labelled) -> Rows:
         if self.classes_ is None:

@@ -41,8 +41,8 @@ def _about_the_run(model: Any) -> list[str]:
     remarks = []
     if model.diverged_:
         remarks.append(
-            f"parameters were no longer finite numbers {sum(model.diverged_.values())} times at "
-            f"{_sites(sorted(model.diverged_))}, and were left out; give the learner a smaller rate, or scale the rows"
+            f"the learner diverged {sum(model.diverged_.values())} times at {_sites(sorted(model.diverged_))}, whose "
+            f"parameters were then left out; give it a smaller rate, or scale the rows"
         )
     if model.converged_ is False:
         remarks.append(f"the loss still fell after {model.n_rounds_} rounds; give the learner more, or a larger stall")

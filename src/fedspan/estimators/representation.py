@@ -71,8 +71,8 @@ class FederatedRepresentation(Predicting):
         The classes (None for numbers), the representation's width, the number of columns; rows, columns and classes
         of each site; the sites that joined later.
     single_class_sites_, unseen_labels_, diverged_
-        Sites with one class only; test labels that no site had in training, by site; how often a site's parameters
-        were no longer finite numbers and were left out.
+        Sites with one class only; test labels that no site had in training, by site; how often the learner diverged
+        at a site, whose parameters were then left out.
     history_, curve_, n_rounds_, n_setup_rounds_, bytes_up_, bytes_down_, clock_, converged_, loss_
         What the run took, and its start with it: ``clock_`` in virtual seconds, None where the engine keeps no time.
         ``history_`` has a record for each round but the start's, ``curve_`` the scores along the run.

@@ -85,7 +85,8 @@ def _classes(told: Told) -> list[Any] | None:
         first, *others = kinds
         odd = next(name for name in others if kinds[name] != kinds[first])
         raise DataError(
-            f"site {odd!r} has {kinds[odd]} to predict, site {first!r} {kinds[first]}; give y of one kind at all sites"
+            f"site {odd!r} has {kinds[odd]} to predict, site {first!r} {kinds[first]}; give y of one kind at all sites "
+            f"(in a study file, task in [data] says which)"
         )
     if "numbers" in kinds.values():
         return None

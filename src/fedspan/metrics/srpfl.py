@@ -51,8 +51,8 @@ def stage_sizes(n0: int, sites: int) -> list[int]:
 def doubling_points(n0: int, sites: int, a: float, c: float = 0.0) -> list[float]:
     """Return X_r (202), below which stage r is worth its time: infinite for stage 0, then falling.
 
-    >>> [round(x, 2) for x in doubling_points(8, 64, a=0.25, c=1.0)]
-    [inf, 6.84, 2.96, 1.21]
+    >>> tuple(round(x, 2) for x in doubling_points(8, 64, a=0.25, c=1.0))
+    (inf, 6.84, 2.96, 1.21)
     """
     _check(a, c)
     sizes = stage_sizes(n0, sites)
