@@ -19,33 +19,21 @@ from fedspan.encoding import payload_bytes
 from fedspan.engines.simulated import Simulated
 from fedspan.errors import ConfigurationError
 from fedspan.learning import Learning, moments_study, solve_learning
-from fedspan.plan import Plan, PlannedRound, make_plan
+from fedspan.plan import Plan, PlannedRound, PlannedRounds, make_plan
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.reduce import Gather
 from fedspan.rounds import Outcome, Round, Site, drive, numbered
 
 
 @dataclass(frozen=True)
-class LearningPlan:
-    """The rounds of a study: as many as its budget allows, so never fewer than it will take."""
+class LearningPlan(PlannedRounds):
+    """The plan of a study of labelled rows; rounds of the start by the method of moments come first, as set-up."""
 
-    rounds: list[PlannedRound]
-    """Those of the start by the method of moments come first, as set-up."""
     features: int
     classes: int | None
     parameters: int
     """How many numbers all sites share."""
     start: Plan | None = None
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes from all sites in all rounds."""
-        return sum(r.bytes_up for r in self.rounds)
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes to all sites in all rounds."""
-        return sum(r.bytes_down for r in self.rounds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,18 +53,10 @@ class PlannedRound:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRounds:
     """The rounds of a study: as many as its budget allows, so never fewer than it will take."""
 
     rounds: list[PlannedRound]
-    solver: Solver
-    n_components: int
-    first_rank_only: bool
-    """True where the study chooses the rank itself: this is its first try, larger ones may follow."""
-    features: int
-    rows: dict[str, int]
-    privacy: Guarantee | None = None
-    """What the study will promise, and the part of the budget and the noise of each release."""
 
     @property
     def bytes_up(self) -> int:
@@ -75,6 +67,20 @@ class Plan:
     def bytes_down(self) -> int:
         """Bytes to all sites in all rounds."""
         return sum(r.bytes_down for r in self.rounds)
+
+
+@dataclass(frozen=True)
+class Plan(PlannedRounds):
+    """The plan of a study of components."""
+
+    solver: Solver
+    n_components: int
+    first_rank_only: bool
+    """True where the study chooses the rank itself: this is its first try, larger ones may follow."""
+    features: int
+    rows: dict[str, int]
+    privacy: Guarantee | None = None
+    """What the study will promise, and the part of the budget and the noise of each release."""
 
     @property
     def site_memory(self) -> int:

@@ -15,8 +15,9 @@ from fedspan.progress import human_bytes
 
 def rounds_table(plan: Plan | LearningPlan) -> Table:
     """Return the rounds of a plan, equal ones as one line."""
-    headings = ("step", "coordinator sees", "sites", "up, a site", "down", "up, all sites", "down")
+    headings = ("step", "seen", "sites", "up, a site", "down", "up, all sites", "down")
     table = plain_table("rounds", *headings, left=2)
+    table.columns[1].no_wrap = True  # on a narrow terminal other columns give way: a step's name is looked up
     for numbers, r in _runs(plan.rounds):
         first, last = numbers[0] + 1, numbers[-1] + 1
         times = len(numbers)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
@@ -16,13 +15,13 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedspan.data import Source, open_source
+from fedspan.data import Source
 from fedspan.data.arrays import whole_entries
-from fedspan.data.source import to_host
 from fedspan.encoding import Array, decode, encode
 from fedspan.errors import ConfigurationError, DataError
 from fedspan.estimators.decomposition import Decomposition, carry_names, copy_attributes
 from fedspan.estimators.gaps import Gaps
+from fedspan.estimators.streamed_rows import blocks_of, check_size, checked_source, checked_weights
 from fedspan.linalg import Summary, canonical_signs, orth_against
 from fedspan.solvers.settings import finite, whole
 from fedspan.stream import Stream, StreamSettings, check_settings
@@ -153,8 +152,8 @@ class StreamingPCA(Decomposition):
         if isinstance(X, Source | str | Path):
             if sample_weight is not None:
                 raise ConfigurationError("sample_weight belongs to rows in memory; give open_source the weights")
-            source = _checked_source(X, None if first else self)
-            self._take(_blocks_of(source), source.shape[1], settings)
+            source = checked_source(X, None if first else self)
+            self._take(blocks_of(source), source.shape[1], settings)
             if first and source.columns is not None:
                 self.feature_names_in_ = np.array(source.columns, dtype=object)
             return self
@@ -163,7 +162,7 @@ class StreamingPCA(Decomposition):
             **self._gaps(),
         )  # fmt: skip
         X = whole_entries(X) if scipy.sparse.issparse(X) else X
-        self._take([(X, _checked_weights(sample_weight, X.shape[0]))], X.shape[1], settings)
+        self._take([(X, checked_weights(sample_weight, X.shape[0]))], X.shape[1], settings)
         return self
 
     def _take(self, blocks: Iterable[tuple[Any, Array | None]], d: int, settings: StreamSettings) -> None:
@@ -178,7 +177,7 @@ class StreamingPCA(Decomposition):
         else:
             stream, gaps = _new_stream(d, settings), Gaps(d, self.missing)
         for X, weights in blocks:
-            _check_size(X, weights)
+            check_size(X, weights)
             stream.push(*gaps.met(X, weights))
         self._stream, self._gaps_filled, self._axes_before = stream, gaps, before
         self.n_features_in_ = d
@@ -445,60 +444,3 @@ def _new_stream(d: int, settings: StreamSettings) -> Stream:
     if isinstance(settings.n_components, int) and settings.n_components > d:
         raise DataError(f"n_components = {settings.n_components} must lie between 1 and {d}: the rows have {d} columns")
     return Stream(d, settings)
-
-
-def _checked_source(data: Any, model: StreamingPCA | None) -> Source:
-    """Open a source of rows; its columns must be those of the stream so far."""
-    source = open_source(data)
-    if source.symmetric:
-        raise DataError("a share of a symmetric matrix has no rows to stream; give the rows, or take FederatedPCA")
-    if model is None:
-        return source
-    if source.shape[1] != model.n_features_in_:
-        raise DataError(f"the data has {source.shape[1]} columns, and the stream {model.n_features_in_}")
-    known, names = getattr(model, "feature_names_in_", None), source.columns
-    if known is not None and names is not None and list(known) != list(names):
-        raise DataError(
-            f"the data's columns are {list(names)[:5]}, and the stream's {list(known)[:5]}; put them in order"
-        )
-    return source
-
-
-def _blocks_of(source: Source) -> Iterator[tuple[Any, Array | None]]:
-    """Yield the blocks of a source with their weights."""
-    weights, start = source.weights, 0
-    for block in source.blocks():
-        block = block if scipy.sparse.issparse(block) else to_host(block)
-        stop = start + block.shape[0]
-        part = None if weights is None else np.asarray(weights[start:stop], dtype=float)
-        if source.site_weight != 1:
-            part = np.full(stop - start, source.site_weight) if part is None else source.site_weight * part
-        yield block, part
-        start = stop
-
-
-def _checked_weights(given: Any, rows: int) -> Array | None:
-    if given is None:
-        return None
-    weights = np.asarray(given, dtype=float)
-    if weights.ndim == 0:
-        weights = np.full(rows, weights)
-    if weights.shape != (rows,) or not np.all(np.isfinite(weights)) or weights.min(initial=0.0) < 0:
-        raise DataError(f"sample_weight has a finite number, 0 or more, for each of {rows} rows; got {given!r:.80}")
-    return weights
-
-
-def _check_size(X: Any, weights: Array | None) -> None:
-    """Refuse numbers whose squares overflow before any of the rows waits for its block: that could not be folded."""
-    entries = X.data if scipy.sparse.issparse(X) else X
-    if entries.size == 0:
-        return
-    largest = max(float(np.max(entries)), -float(np.min(entries)))
-    if np.isnan(largest):
-        largest = float(np.max(np.abs(entries), initial=0.0, where=~np.isnan(entries)))
-    heaviest = 1.0 if weights is None else float(weights.max(initial=1.0))
-    if max(largest, 1.0) * math.sqrt(heaviest) > 1e140:
-        raise DataError(
-            f"the rows have values as large as {largest:.3g} and weights up to {heaviest:.3g}, whose squares overflow; "
-            f"rescale the columns or the weights"
-        )
