@@ -68,7 +68,8 @@ def show(described: LearningFile, plan: LearningPlan) -> None:
         bold(
             described.name,
             f": {described.solver} of a model of kind {described.model['kind']}, "
-            f"{counted(plan.features, 'feature')} to {outputs}; {plan.parameters:,} parameters are shared by {counted(len(described.sites), 'site')}. At most "
+            f"{counted(plan.features, 'feature')} to {outputs}; {plan.parameters:,} parameters are shared by "
+            f"{counted(len(described.sites), 'site')}. At most "
             f"{counted(rounds, 'round')} and {len(plan.rounds) - rounds} to agree, begin and measure:",
         ),
         "",
