@@ -37,9 +37,12 @@ def network(kind: str, *, own: str = "head", head_layers: int = 1, **settings: A
         raise ConfigurationError(f'own is "head", "body" or "none", got {own!r}')
     front, dense = KINDS[kind](**settings)
     most = len(dense.shapes) - (front is None)
+    if most < 1:
+        raise ConfigurationError("hidden is empty, and a body needs a layer of its own; give one number at least")
     if not 1 <= whole("head_layers", head_layers) <= most:
         raise ConfigurationError(
-            f"of this network's fully connected layers the last 1 to {most} can be its head, got {head_layers}"
+            f"of this network's fully connected layers the last 1 to {most} can be its head, got {head_layers}; "
+            f"more in hidden makes room for more"
         )
     return Network(front, dense, own, head_layers, settings["features"])
 
