@@ -45,7 +45,7 @@ STUDIES = {
     "linear classes": (Learning(learner=LINEAR), classes),
     **{name: (Learning(learner=one, model=MLP, evaluate_every=2, tune=1), classes) for name, one in LEARNERS.items()},
 }
-PRIVACY = GaussianPrivacy(5.0, 1e-6, row_norm=8.0)
+PRIVACY = GaussianPrivacy(5.0, 1e-6, row_norm=8.0, n_public=True)
 
 
 def bits(model: LearnedModel) -> dict[str, bytes]:
@@ -438,3 +438,24 @@ def test_where_all_diverge_the_sites_are_named():
     study = Learning(learner=LINEAR, cohort=Cohort(only=("oak",)))
     with pytest.raises(ConvergenceError, match=r"every site that answered, 1: .* It diverged at oak$"):
         learn(study, sources(wild))
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        (GaussianPrivacy(5.0, 1e-6, row_norm=8.0), "sites tell their numbers of rows .* n_public = true"),
+        (5, "privacy is a GaussianPrivacy or None, got 5"),
+    ],
+)  # fmt: skip
+def test_a_privacy_that_could_not_be_kept_is_refused_before_anything_is_told(tmp_path, terms, message):
+    with pytest.raises(ConfigurationError, match=message):
+        learn(Learning(learner=LINEAR, start="moments"), sources(numbers()), folder=tmp_path / "run", privacy=terms)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_start_sums_only_those_who_are_to_be_asked():
+    some = {name: numbers()[name] for name in sorted(numbers())[:2]}
+    asked = Learning(learner=LINEAR, start="moments", cohort=Cohort(only=tuple(some)))
+    start = learn(asked, sources(numbers())).start
+    alone = learn(Learning(learner=LINEAR, start="moments"), sources(some)).start
+    np.testing.assert_array_equal(start.estimate.basis, alone.estimate.basis)

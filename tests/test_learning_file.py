@@ -136,8 +136,8 @@ def test_learners_take_their_settings(tmp_path: Path, name: str, settings: str, 
         (SITES + LABEL + SOLVE + "start = 'moments'\nsolver = 'fedavg'\n", "heads are the sites' own"),
         (SITES + LABEL + SOLVE + "tune = -1\n", r"\[solve\] tune is a number of epochs"),
         (SITES + LABEL + SOLVE + "evaluate_every = 0\n", r"\[solve\] evaluate_every is at least 1"),
-        (SITES + LABEL + SOLVE + "[privacy]\nepsilon = 1\ndelta = 1e-6\nrow_norm = 1\n",
-         r"\[privacy\] covers the method-of-moments start only: set start = \"moments\""),
+        (SITES + LABEL + SOLVE + "[privacy]\nepsilon = 1\ndelta = 1e-6\nrow_norm = 1\nn_public = true\n",
+         r"\[privacy\] privacy covers the method-of-moments start only .*: set start = \"moments\""),
         (SITES + LABEL + SOLVE + "[participation]\nonly = ['osla']\n", "no site 'osla'; did you mean 'oslo'"),
         (SITES + LABEL + SOLVE + "[participation]\nsample = 'by-size-with-replacement'\n", "FedPower's scheme 1"),
         (SITES + LABEL + SOLVE + "[run]\nspeeds = { mean = 2 }\n", r"\[run.speeds\] is for engine = \"virtual-time\""),
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_refused_with_a_way_out(tmp_path: Path, text: str, mess
 
 
 def test_a_private_start_is_taken(tmp_path: Path) -> None:
-    privacy = "[privacy]\nepsilon = 1\ndelta = 1e-6\nrow_norm = 1\n"
+    privacy = "[privacy]\nepsilon = 1\ndelta = 1e-6\nrow_norm = 1\nn_public = true\n"
     assert loaded(tmp_path, SITES + LABEL + SOLVE + 'start = "moments"\n' + privacy).privacy.epsilon == 1.0
 
 

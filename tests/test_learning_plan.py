@@ -77,7 +77,7 @@ def test_many_sites_and_large_networks_cost_no_more_than_one():
 
 
 def test_a_private_start_needs_to_know_about_how_many_rows_there_are():
-    study, privacy = Learning(learner=LINEAR, start="moments"), GaussianPrivacy(1.0, 1e-6, row_norm=1.0)
+    study, privacy = Learning(learner=LINEAR, start="moments"), GaussianPrivacy(1.0, 1e-6, row_norm=1.0, n_public=True)
     with pytest.raises(ConfigurationError, match="--rows 10000"):
         plan_learning(study, OUTLINE, privacy)
     plan = plan_learning(study, replace(OUTLINE, rows=4000), privacy)

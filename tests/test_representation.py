@@ -198,7 +198,7 @@ def test_doubling_is_faster_in_virtual_time_where_sites_are_slow():
 
 
 def test_the_start_and_its_privacy_are_told():
-    terms = GaussianPrivacy(5.0, 1e-6, row_norm=8.0)
+    terms = GaussianPrivacy(5.0, 1e-6, row_norm=8.0, n_public=True)
     model = FederatedRepresentation(learner=FedRep(rounds=2, batch=0), start="moments", privacy=terms).fit(numbers())
     assert model.privacy_spent_["spent_epsilon"] <= 5.0
     assert model.privacy_spent_["words"].startswith("Of the start only: (5, 1e-06)-differential privacy")

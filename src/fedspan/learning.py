@@ -213,11 +213,8 @@ def learn(
     """
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
-    if privacy is not None and not _by_moments(study):
-        raise ConfigurationError(
-            'privacy covers the method-of-moments start only (Remark 4.11): take start="moments", or leave privacy '
-            "out; what learners send is not noised"
-        )
+    if privacy is not None:
+        check_private_start(study.start, privacy)
     history: list[RoundRecord] = []
     measured: list[dict[str, Any]] = []
     before = None if folder is None else contents(folder)
@@ -260,6 +257,22 @@ def _newest(site: Site) -> dict[str, Plain]:
     return site.memory.versions[0][1] if site.memory.versions else {}
 
 
+def check_private_start(start: str | Array, privacy: GaussianPrivacy) -> None:
+    """Refuse a privacy that could not be kept: what is told without noise must not be what it hides."""
+    if not isinstance(privacy, GaussianPrivacy):
+        raise ConfigurationError(f"privacy is a GaussianPrivacy or None, got {privacy!r}")
+    if not isinstance(start, str) or start != "moments":
+        raise ConfigurationError(
+            'privacy covers the method-of-moments start only (Remark 4.11): set start = "moments", or leave privacy '
+            "out; what learners send is not noised"
+        )
+    if not privacy.rows_known:
+        raise ConfigurationError(
+            f"sites tell their numbers of rows before they learn, and neighbours = {privacy.neighbours!r} would hide "
+            f"them; state that they are public with n_public = true"
+        )
+
+
 def _by_moments(study: Learning) -> bool:
     return isinstance(study.start, str) and study.start == "moments"
 
@@ -287,6 +300,8 @@ def moments_start(
     """
     rows: dict[str, Source] = {}
     for name, source in sources.items():
+        if study.cohort.only is not None and name not in study.cohort.only:
+            continue  # who is not to be asked is not summed, nor charged
         if source.is_classes:
             raise ConfigurationError(f"the method of moments needs y to be numbers; site {name!r} has classes")
         rows[name] = ArraySource(source.X * source.y[:, None].astype(source.X.dtype))

@@ -16,7 +16,7 @@ from fedspan.engines import VirtualTime
 from fedspan.errors import ConfigurationError, DataError, nearest
 from fedspan.learners import LEARNERS
 from fedspan.learners.choices import NAMES, STAGED, learner_of, model_spec
-from fedspan.learning import Learning
+from fedspan.learning import Learning, check_private_start
 from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort
 from fedspan.solvers import Doubling
@@ -207,11 +207,9 @@ def _learning_of(raw: dict[str, Any], path: Path) -> LearningFile:
     )  # fmt: skip
     with prefixed("[solve] "):
         study.study()
-    if study.privacy is not None and study.start != "moments":
-        raise ConfigurationError(
-            '[privacy] covers the method-of-moments start only: set start = "moments" in [solve], or leave it out; '
-            "what learners send is not noised"
-        )
+    if study.privacy is not None:
+        with prefixed("[privacy] "):
+            check_private_start(study.start, study.privacy)
     return study
 
 

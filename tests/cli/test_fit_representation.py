@@ -41,6 +41,8 @@ fit_representation.learn = learn
 main()
 """
 
+PRIVATE = "[privacy]\nepsilon = 4.0\ndelta = 1e-6\nrow_norm = 8.0\nn_public = true\n"
+
 
 def write_site(path: Path, labels: list[str] | None, *, rows: int = 40, seed: int = 0) -> None:
     """Write rows of five columns, an id and an outcome: w' B' x, or the class that is largest."""
@@ -152,7 +154,7 @@ def test_numbers_in_stages_and_virtual_time(tmp_path: Path) -> None:
 
 
 def test_a_private_start_is_told_and_charged(tmp_path: Path) -> None:
-    more = "[solve.settings]\nrounds = 3\nbatch = 0\n[privacy]\nepsilon = 4.0\ndelta = 1e-6\nrow_norm = 8.0\n"
+    more = "[solve.settings]\nrounds = 3\nbatch = 0\n" + PRIVATE
     study = write_study(tmp_path, more, labels=NUMBERS, solve='start = "moments"')
     result = invoke("fit", study)
     assert "Of the start only: (4, 1e-06)-differential privacy" in result.stdout
@@ -163,7 +165,7 @@ def test_a_private_start_is_told_and_charged(tmp_path: Path) -> None:
 
 
 def test_what_a_private_start_released_is_kept_when_the_run_fails(tmp_path: Path) -> None:
-    more = "[solve.settings]\nn0 = 9\n[privacy]\nepsilon = 4.0\ndelta = 1e-6\nrow_norm = 8.0\n"
+    more = "[solve.settings]\nn0 = 9\n" + PRIVATE
     study = write_study(tmp_path, more, labels=NUMBERS, solve='start = "moments"\nsolver = "doubling"')
     result = invoke("fit", study)
     assert result.exit_code == 3
@@ -337,8 +339,7 @@ def test_a_plan_of_a_linear_model_says_that_it_took_y_for_numbers(tmp_path: Path
 
 
 def test_a_plan_of_a_private_start_shows_what_it_costs(tmp_path: Path) -> None:
-    privacy = "[privacy]\nepsilon = 4.0\ndelta = 1e-6\nrow_norm = 8.0\n"
-    study = write_study(tmp_path, privacy, labels=NUMBERS, solve='start = "moments"')
+    study = write_study(tmp_path, PRIVATE, labels=NUMBERS, solve='start = "moments"')
     assert "--rows 10000" in invoke("plan", study).stderr
     out = invoke("plan", study, "--rows", 120).stdout
     assert "Of the start only: (4, 1e-06)-differential privacy" in out

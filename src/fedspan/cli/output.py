@@ -7,6 +7,7 @@ JSON object and nothing else.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -109,11 +110,26 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON object on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+    sys.stdout.write(as_json(value) + "\n")
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+def as_json(value: Any) -> str:
+    """Return strict JSON: arrays as lists, and null for numbers that JSON has no word for.
+
+    >>> as_json({"worst": float("inf")}).split()
+    ['{', '"worst":', 'null', '}']
+    """
+    return json.dumps(_strict(value), indent=2, default=str, allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _strict(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(part) for part in value]
+    if hasattr(value, "tolist"):
+        return _strict(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def report_error(error: BaseException, code: int, *, as_json: bool) -> None:

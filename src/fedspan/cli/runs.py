@@ -7,7 +7,6 @@ last, ``summary.json``.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspan import __version__
-from fedspan.cli.output import Stopped, note
+from fedspan.cli.output import Stopped, as_json, note
 from fedspan.data import Source
 from fedspan.encoding import write_atomically
 from fedspan.errors import (
@@ -240,4 +239,4 @@ def privacy_warnings(privacy: GaussianPrivacy | None, runs: int, *, kept: bool) 
 def finish(folder: Path, model: Model | FederatedRepresentation, summary: dict[str, Any]) -> None:
     """Write the model, then the summary: a folder with a summary is a finished run."""
     model.save(folder / MODEL)
-    write_atomically(folder / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+    write_atomically(folder / SUMMARY, (as_json(summary) + "\n").encode())

@@ -87,6 +87,8 @@ class Recurrent:
 
     def forward(self, parameters: Sequence[Tensor], X: Tensor, chance: Chance | None) -> Tensor:
         words = X.long()
+        if not torch.equal(words.to(X.dtype), X):
+            raise DataError("rows are numbers of words, whole numbers; these have fractions: are they words at all?")
         if bool(((words < 0) | (words >= self._vocabulary)).any()):
             raise DataError(
                 f"rows are numbers of words, 0 to {self._vocabulary - 1}; got {int(words.min())} to "
