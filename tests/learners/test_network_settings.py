@@ -116,3 +116,9 @@ def test_words_outside_the_vocabulary_are_refused(word):
     model, shared, mine = made("bilstm")
     with pytest.raises(DataError, match="numbers of words, 0 to 10; got"):
         model.outputs(shared, mine, np.full((2, 4), word))
+
+
+def test_a_part_of_a_word_is_refused():
+    model, shared, mine = made("bilstm")
+    with pytest.raises(DataError, match="whole numbers; these have fractions"):
+        model.outputs(shared, mine, np.full((2, 4), 1.5))
