@@ -16,6 +16,8 @@ from fedspan.engines import DynamicSpeeds, FixedSpeeds, GivenSpeeds, InProcess, 
 from fedspan.errors import CohortError, ConfigurationError, DataError
 from fedspan.privacy.transcript import Transcript
 from fedspan.rounds import STEPS, Cohort, Late, Outcome, Reply, Round, Site, Sum, drive, numbered, site_step
+from tests.conformance.faults import dies_in
+from tests.wire import CoordinatorDown
 
 NAMES = ["a", "b", "c", "d"]
 TIMES = {"a": 4.0, "b": 1.0, "c": 3.0, "d": 2.0}
@@ -386,33 +388,14 @@ def test_saved_history_has_the_clock(tmp_path):
 def test_a_resumed_run_has_the_clock_and_the_late_replies_of_an_uninterrupted_one(law, cohort, tmp_path):
     settings = {"participation": cohort, "solver": "fedpower" if cohort else "power", "engine": law}
 
-    class Killed(Exception):
-        pass
-
-    def whole():
-        return fitted(**settings)
-
-    def kill_at(number):
-        def make(sites_, seed):
-            execute = law(sites_, seed)
-
-            def run(question):
-                if question.number == number:
-                    raise Killed
-                return execute(question)
-
-            return run
-
-        return make
-
     def trace(pca):
         return [(r.round, r.clock, r.sites, r.bytes_up, r.bytes_down) for r in pca.history_]
 
-    expected = whole()
+    expected = fitted(**settings)
     for number in (0, 3, 4, 6, 9):
         folder = tmp_path / str(number)
-        with pytest.raises(Killed):
-            fitted(**settings | {"engine": kill_at(number)}, run_folder=folder)
+        with pytest.raises(CoordinatorDown):
+            fitted(**settings | {"engine": dies_in(number, law)}, run_folder=folder)
         resumed = fitted(**settings, run_folder=folder, resume=True)
         assert trace(resumed) == trace(expected)
         np.testing.assert_array_equal(resumed.components_, expected.components_)
