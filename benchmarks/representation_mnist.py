@@ -65,7 +65,8 @@ def run_one(asked: dict[str, Any]) -> dict[str, Any]:
     result = learn(study, sites(asked["seed"]), engine=VirtualTime())
     waited = [record.sites for record in result.history if not record.setup]
     accuracy = [float(np.mean([s["right"] / s["rows"] for s in scores.values()])) for _, scores in result.curve]
-    return {**asked, "waited": waited, "accuracy": accuracy[1:]}
+    left_out = sum(result.diverged.values())
+    return {**asked, "waited": waited, "accuracy": accuracy[1:], "left_out": left_out}
 
 
 def sites(seed: int) -> dict[str, Labelled]:
@@ -88,6 +89,8 @@ def report(name: str, cells: list[dict[str, Any]]) -> None:
     figure(f"{name}: final accuracy of full participation", float(np.mean([a for a, _ in ends])))
     figure(f"{name}: of doubling, at equal rounds", float(np.mean([b for _, b in ends])))
     figure(f"{name}: points apart, at most", 100 * abs(float(np.mean([a - b for a, b in ends]))), 0.5)
+    left_out = sum(cell["left_out"] for cell in [*full, *fast])
+    figure(f"{name}: replies left out because a site diverged, all runs", left_out)
     for communication, target in ((0, 0.45), (10, 1.0), (100, None)):
         times = [
             [reached(cell, 0.99 * final(a), communication) for cell in (a, b)] for a, b in zip(full, fast, strict=True)
