@@ -203,7 +203,9 @@ def solve_rank(
         rows=facts.n_rows if facts.rows else None, sites=facts.sites,
         precision=facts.precision, cohort=study.cohort, rng=rng,
     )  # fmt: skip
-    solution = yield from under({"preparation": facts.preparation}, solver.solve(problem), progress)
+    exact = study.privacy is None
+    known = (facts.total, facts.weight) if exact else (None, None)
+    solution = yield from under({"preparation": facts.preparation}, solver.solve(problem), progress, *known)
     basis, values = solution.estimate
     missing = k - basis.shape[1]
     if missing > 0:  # the rows have fewer directions than k: the rest is any others, of value zero
@@ -212,15 +214,22 @@ def solve_rank(
     return replace(solution, estimate=Estimate(basis[:, :k], values[:k]))
 
 
-def under(terms: dict[str, Any], solve: Solve[Solution], progress: Progress | None = None) -> Solve[Solution]:
-    """Name the study's terms in every question, so that a site which lost its state can restart; note progress."""
+def under(
+    terms: dict[str, Any],
+    solve: Solve[Solution],
+    progress: Progress | None = None,
+    total: float | None = None,
+    weight: float | None = None,
+) -> Solve[Solution]:
+    """Name the study's terms and scale in every question, so that a site which lost its state can restart, and masked
+    sums know what they add up to; note progress."""
     value = None
     while True:
         try:
             question = solve.send(value)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        value = yield replace(question, terms=terms)
+        value = yield replace(question, terms=terms, total=total, weight=weight)
         if progress is not None:
             product = value.get("product") if isinstance(value, dict) else value
             if isinstance(product, np.ndarray) and product.ndim == 2:

@@ -120,7 +120,7 @@ class SetUp:
         return self.agree is not None
 
 
-@site_step("data.describe", lost="restart", setup=True)
+@site_step("data.describe", lost="restart", setup=True, public=True)
 def describe(site: Site, message: dict[str, Plain]) -> Reply:
     """Say the shape, columns and precision of this site's data; refuse what cannot be used."""
     source: Source = site.source

@@ -17,7 +17,7 @@ from fedspan.encoding import Array, Plain, digest
 from fedspan.errors import DataError, FedspanError, PolicyError, SiteError
 from fedspan.privacy.mechanisms import in_pieces
 from fedspan.privacy.questions import check_preparation, check_question
-from fedspan.privacy.releases import PUBLIC, Releases
+from fedspan.privacy.releases import Releases
 from fedspan.rounds import Round, Site
 
 
@@ -41,7 +41,7 @@ class SitePolicy:
 
     def admit(self, site: Site, question: Round) -> None:
         """Refuse steps that no noise can cover, before they touch a row."""
-        if question.step.name in PUBLIC:
+        if question.step.public:
             return
         if question.step.sensitivity is None:
             raise PolicyError(

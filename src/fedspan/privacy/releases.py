@@ -30,8 +30,6 @@ SETUP = {
 }  # fmt: skip
 """The share of the budget that each part of a set-up release is charged to."""
 SMALLEST = 1e-150
-PUBLIC = ("data.describe",)
-"""Steps that release no figure of the rows: columns' names, types, and the number of rows where that is public."""
 
 
 class Releases:
