@@ -247,6 +247,13 @@ def site_step(name: str, **marks: Any) -> Callable[[Callable[[Site, Any], Reply]
 class Policy(Protocol):
     """A site's privacy policy: sees every part of a release before it leaves, and returns what may leave."""
 
+    exact: bool
+    """Whether the noise of this site's releases is a share on a grid, which nothing may round any more."""
+
+    def steps(self) -> Mapping[str, float] | None:
+        """Return the grid that each part of the last release lies on, or None where nothing is noised here."""
+        ...
+
     def admit(self, site: Site, question: Round) -> None:
         """Refuse a question before the step runs."""
         ...
@@ -396,7 +403,7 @@ class Site:
 
     def withholds(self, figure: str) -> bool:
         """Whether this site keeps a figure about its data to itself."""
-        return self.masks is not None or (self.policy is not None and self.policy.withholds(figure))
+        return self.masks is not None if self.policy is None else self.policy.withholds(figure)
 
 
 def answer(site: Site, question: Round, *, masked: bool = False) -> Reply:

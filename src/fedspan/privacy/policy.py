@@ -5,7 +5,7 @@ How releases are priced, charged and noised is in `fedspan.privacy.releases`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class SitePolicy:
         self._agreed, self._rows_digest = agreed, rows
         self.log: list[str] = []
         """What happened here, for this site's own eyes; with a run folder it is in a file there too."""
+        plain = releases.published is not None or self.privacy.arithmetic == "float"
+        self.exact = self.privacy.trust == "distributed" and not plain
         self._log_file = log_file
 
     def admit(self, site: Site, question: Round) -> None:
@@ -77,6 +79,10 @@ class SitePolicy:
         self.releases.bounds = getattr(data, "bounds", None)
         scales, tag = self.releases.charge(site.asked, {name: shape}, again=site.memory.durable, block=block)
         return in_pieces(self.releases.stream(site.asked, name, tag), scales[name][0])
+
+    def steps(self) -> Mapping[str, float] | None:
+        """Return the grid of each part of the last release; None where the coordinator adds the noise."""
+        return None if self.privacy.trust == "central" else self.releases.steps
 
     def _rows(self, site: Site) -> float:
         """This site's rows, for the published formulas that take them as public."""

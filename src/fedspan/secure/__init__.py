@@ -1,9 +1,8 @@
-"""Secure sums: what a study asks of them (`SecureSums`), and the primitives that they are made of.
+"""Secure sums: what a coordinator may learn is the sum of the sites' replies, and nothing else of them."""
 
-Keys, masks, shares, graphs and fixed point are pure functions and small classes here; they know no round and no
-message. Every cipher, signature and key exchange is the ``cryptography`` package's.
-"""
-
+from fedspan.secure.keys import Identity, Roster
+from fedspan.secure.party import Party
 from fedspan.secure.rules import SecureSums
+from fedspan.secure.terms import SumTerms
 
-__all__ = ["SecureSums"]
+__all__ = ["Identity", "Party", "Roster", "SecureSums", "SumTerms"]

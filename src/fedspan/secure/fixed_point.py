@@ -50,7 +50,7 @@ def encode(values: ArrayLike, exponent: int, limit: float) -> NDArray[np.uint64]
             f"a value of size {largest:.6g} is more than 2^{_MOST} steps of 2^{-exponent}; choose an exponent below "
             f"{exponent} (`exponent_for`)"
         )
-    return np.rint(steps).astype(np.int64).view(np.uint64)
+    return np.asarray(np.rint(steps)).astype(np.int64).view(np.uint64)
 
 
 def decode(total: NDArray[np.uint64], exponent: int) -> NDArray[np.float64]:
@@ -59,7 +59,7 @@ def decode(total: NDArray[np.uint64], exponent: int) -> NDArray[np.float64]:
     >>> decode(encode([1.5, -0.25], 2, limit=2.0), 2)
     array([ 1.5 , -0.25])
     """
-    values = _scaled(np.ascontiguousarray(total, dtype=np.uint64).view(np.int64).astype(np.float64), -exponent)
+    values = _scaled(np.asarray(total, dtype=np.uint64).view(np.int64).astype(np.float64), -exponent)
     if not np.all(np.isfinite(values)):
         raise ProtocolError(f"a sum in steps of 2^{-exponent} is beyond the largest float")
     return values

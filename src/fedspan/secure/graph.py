@@ -17,17 +17,29 @@ def neighbours(names: Sequence[str], seed: bytes, k: int) -> dict[str, list[str]
     """Return each site's neighbours, by name: k of them, or all the others when k is at least n - 1.
 
     >>> neighbours(["a", "b", "c", "d", "e"], b"round 1", 2)
-    {'a': ['d', 'e'], 'b': ['c', 'd'], 'c': ['b', 'e'], 'd': ['a', 'b'], 'e': ['a', 'c']}
+    {'a': ['b', 'e'], 'b': ['a', 'd'], 'c': ['d', 'e'], 'd': ['b', 'c'], 'e': ['a', 'c']}
     """
-    n, known = len(names), sorted(set(names))
-    if len(known) < n:
-        twice = [name for name in known if names.count(name) > 1]
-        raise ConfigurationError(f"a graph joins sites of different names; given more than once: {few(twice)}")
-    if k >= n - 1:
-        return {name: [other for other in known if other != name] for name in known}
-    if k < 2 or k % 2:
-        raise ConfigurationError(f"k is even and at least 2, or all {n - 1} others; got {k}")
-    circle = sorted(known, key=lambda name: hashlib.sha256(seed + name.encode()).digest())
-    steps = [step for step in range(-k // 2, k // 2 + 1) if step]
-    at = {name: place for place, name in enumerate(circle)}
-    return {name: sorted(circle[(at[name] + step) % n] for step in steps) for name in known}
+    circle = Circle(names, seed, k)
+    return {name: circle.neighbours(name) for name in sorted(names)}
+
+
+class Circle:
+    """The graph as a circle, for those who want one site's neighbours only."""
+
+    def __init__(self, names: Sequence[str], seed: bytes, k: int) -> None:
+        n, known = len(names), sorted(set(names))
+        if len(known) < n:
+            twice = [name for name in known if names.count(name) > 1]
+            raise ConfigurationError(f"a graph joins sites of different names; given more than once: {few(twice)}")
+        if k < n - 1 and (k < 2 or k % 2):
+            raise ConfigurationError(f"k is even and at least 2, or all {n - 1} others; got {k}")
+        self._known, self._k = known, k
+        self._order = sorted(known, key=lambda name: hashlib.sha256(seed + name.encode()).digest())
+        self._at = {name: place for place, name in enumerate(self._order)}
+
+    def neighbours(self, name: str) -> list[str]:
+        """Return a site's neighbours, sorted."""
+        n, at, half = len(self._known), self._at[name], self._k // 2
+        if self._k >= n - 1:
+            return [other for other in self._known if other != name]
+        return sorted(self._order[(at + step) % n] for step in range(-half, half + 1) if step)

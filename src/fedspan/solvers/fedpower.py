@@ -161,6 +161,11 @@ class FedPower(Iterative):
                 yield self.sync if isinstance(self.sync, int) else p  # (3.1)
 
     @property
+    def sums_only(self) -> bool:
+        """Whether the coordinator needs no more than sums of the sites' replies."""
+        return self.reference == "global" or self.align is None
+
+    @property
     def takes_local_steps(self) -> bool:
         """Whether any release is of more than one step from the Z that was sent."""
         steps = islice(self.schedule(), self.rounds - 1)
