@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedspan.errors import ConfigurationError, DataError, ProtocolError
@@ -68,6 +68,8 @@ def test_what_is_on_the_grid():
 
 
 @given(st.floats(min_value=0.0, exclude_min=True, allow_infinity=False))
+@example(2.0**-1000)
+@example(8.0)
 def test_the_exponent_is_the_finest_whose_sums_stay_within_2_to_the_62(bound):
     e = exponent_for(bound)
     assert -1000 <= e <= 1000

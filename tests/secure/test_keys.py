@@ -94,7 +94,14 @@ def test_a_box_with_any_byte_changed_is_refused():
 
 @pytest.mark.parametrize(
     ("key", "cut", "about"),
-    [(KEY[::-1], None, ABOUT), (KEY, -1, ABOUT), (KEY, 5, ABOUT), (KEY, 0, ABOUT), (KEY, None, b"round 8, a to b")],
+    [
+        (KEY[::-1], None, ABOUT),
+        (KEY[1:], None, ABOUT),
+        (KEY, -1, ABOUT),
+        (KEY, 5, ABOUT),
+        (KEY, 0, ABOUT),
+        (KEY, None, b"round 8, a to b"),
+    ],
 )
 def test_a_box_of_another_key_or_cut_short_or_about_something_else_is_refused(key, cut, about):
     box = seal(KEY, b"two shares of a secret", ABOUT)

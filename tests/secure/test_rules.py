@@ -44,7 +44,7 @@ def test_any_quorum_is_more_than_the_part_and_no_more_than_all(threshold, n, quo
 def test_the_fewest_in_a_sum_are_the_quorum_but_never_below_three_or_the_minimum():
     assert [SecureSums().fewest(n) for n in (3, 4, 30)] == [3, 3, 21]
     assert SecureSums(threshold=0.51, colluding=0.0).fewest(3) == 3
-    assert [SecureSums(minimum=5).fewest(n) for n in (6, 30)] == [5, 21]
+    assert [SecureSums(minimum=6).fewest(n) for n in (6, 30)] == [6, 21]
 
 
 def test_few_sites_share_masks_with_all_others():
@@ -62,6 +62,11 @@ def test_few_sites_share_masks_with_all_others():
         (200, {"security": 20, "colluding": 0.05}),
         (200, {"security": 40, "dropouts": 0.2}),
         (150, {"security": 25, "colluding": 0.2, "dropouts": 0.0}),
+        (90, {"security": 1, "correctness": 1, "colluding": 0.25, "dropouts": 0.0}),  # the tail, not its largest mass
+        (
+            150,
+            {"security": 15, "correctness": 5, "colluding": 0.05, "dropouts": 0.2},
+        ),  # as here, for those who are left
         (100, {"security": 30, "correctness": 1, "colluding": 0.0, "dropouts": 0.3}),
     ],
 )
