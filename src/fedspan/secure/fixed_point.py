@@ -39,7 +39,7 @@ def encode(values: ArrayLike, exponent: int, limit: float) -> NDArray[np.uint64]
     """
     x = np.asarray(values, dtype=np.float64)
     largest = float(np.max(np.abs(x), initial=0.0))  # nan if any is
-    if not largest <= limit or math.isinf(largest):
+    if not largest <= limit:
         raise DataError(
             f"a value of size {largest:.6g} is beyond the limit {limit:.6g} that was agreed for a secure sum, which "
             f"could wrap around; clip the rows, or agree on a larger limit"

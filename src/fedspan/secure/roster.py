@@ -32,6 +32,9 @@ class Roster(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         return self._keys[name]
 
+    def __contains__(self, name: object) -> bool:  # whatever was received as a name
+        return isinstance(name, str) and name in self._keys
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)
 
