@@ -32,8 +32,8 @@ from fedspan.errors import FedspanError, PolicyError, StateLost
 from fedspan.reduce import Gather, Mean, Merge, Reduce, Sum
 
 __all__ = [
-    "STEPS", "Array", "Cohort", "Gather", "Late", "Masked", "Mean", "Memory", "Merge", "Outcome", "Plain", "Policy", "Reduce",
-    "Reply", "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
+    "STEPS", "Array", "Cohort", "Gather", "Late", "Masked", "Mean", "Memory", "Merge", "Outcome", "Plain", "Policy",
+    "Reduce", "Reply", "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -40,8 +40,8 @@ from fedspan.privacy.terms import check_terms
 from fedspan.privacy.transcript import TranscriptWriter
 from fedspan.rounds import Site, Solve, drive, numbered
 from fedspan.run_folder import check_record, contents, discard, open_journal, run_name
-from fedspan.sites import LEDGER, open_sites
 from fedspan.secure import SumTerms
+from fedspan.sites import LEDGER, open_sites
 from fedspan.solvers import Solver, Streaming
 from fedspan.study import Progress, Study, check_sums, solve_study
 from fedspan.topology import fan_out_of

@@ -22,7 +22,6 @@ from fedspan.secure.keys import KeyPair
 from fedspan.secure.masks import add_mask
 from fedspan.secure.party import BOX
 from fedspan.secure.roll import ADVERT, Advert, Roll, Subject, fingerprint, pair_sign
-from fedspan.secure.rules import SecureSums
 from fedspan.secure.shamir import SHARE_BYTES, combine
 
 _SUBSETS = 32

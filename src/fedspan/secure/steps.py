@@ -103,7 +103,7 @@ def _times(times: Plain, name: str) -> int:
 
 
 def _parts(reply: Reply, mean: Plain, times: int) -> dict[str, Array]:
-    """Return what is summed: the reply's numbers, as often as they count; for a mean by their weight, and the weight."""
+    """Return what is summed: the reply's numbers, as often as they count; for a mean times the weight, and that."""
     value = reply.value if isinstance(reply.value, dict) else {"value": reply.value}
     factor = times * (reply.weight if mean else 1.0)
     parts = {name: np.asarray(part, dtype=np.float64) for name, part in value.items()}
@@ -128,7 +128,7 @@ def _power_above(part: Array) -> float:
 
 
 def _exponents(site: Site, parts: dict[str, Array], given: Plain) -> dict[str, int]:
-    """Return the scale of each part: that of the noise's own grid where there is noise, else as the coordinator says."""
+    """Return the scale of each part: that of the noise's own grid where there is any, else what was asked for."""
     steps = None if site.policy is None else site.policy.steps()
     if site.policy is not None and steps is not None:
         grid = {name: -round(math.log2(step)) for name, step in steps.items()}
