@@ -74,6 +74,11 @@ class Study:
             "secure": None if self.secure is None else self.secure.as_plain(),
         }  # fmt: skip
 
+    def drawn(self, sites: int) -> int:
+        """Return how many sites a round asks."""
+        pool = sites if self.cohort.only is None else len(self.cohort.only)
+        return pool if self.cohort.fraction == 1 else max(1, round(self.cohort.fraction * pool))
+
     def masks(self, sites: int, run: str = "") -> SumTerms | None:
         """Return what sites and coordinator agree on about secure sums; None where replies are seen one by one.
 
@@ -84,8 +89,7 @@ class Study:
         if self.secure is None and not shared:
             return None
         rules = SecureSums() if self.secure is None else self.secure
-        pool = sites if self.cohort.only is None else len(self.cohort.only)
-        drawn = pool if self.cohort.fraction == 1 else max(1, round(self.cohort.fraction * pool))
+        pool, drawn = sites if self.cohort.only is None else len(self.cohort.only), self.drawn(sites)
         least = 0 if privacy is None or not shared else privacy.honest or sites
         # A sum that noise was split for must be the only one of its round: its quorum is of all sites.
         terms = SumTerms(

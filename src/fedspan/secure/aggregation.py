@@ -118,7 +118,8 @@ class Aggregation:
         self.refused |= refused
         self.alive = sorted(set(senders) & set(self._boxes))
         self.dropped = sorted(set(self._boxes) - set(self.alive))
-        self._enough(self.alive, "sent their masked replies")
+        least = max(self._least, self.subject.rules.fewest(len(self.asked)))
+        self._enough(self.alive, "sent their masked replies", least)
 
     # ---- the list and the release ----------------------------------------------------------------------------------
 
@@ -130,7 +131,8 @@ class Aggregation:
         """Collect signatures; sites check them, not the coordinator."""
         for name, octets in self._good(replies, lambda r: messages.octets(r["signature"], "a signature", 64)):
             self._signatures[name] = octets.tobytes()
-        self._enough(self._signatures, "signed the list of the sum's sites", self.subject.rules.quorum(self._expected))
+        quorum = self.subject.rules.quorum(max(self._expected, len(self.asked)))
+        self._enough(self._signatures, "signed the list of the sum's sites", quorum)
 
     def release(self) -> Plain:
         """Return the signatures, as a site wants to see them before it gives up a share."""
@@ -225,7 +227,7 @@ class Aggregation:
         needed, count = self._least if needed is None else needed, len(list(who))
         if count < needed:
             raise CohortError(
-                f"{self._about}: {count} sites {did}, and it takes {needed} of {self._expected}{self._reasons()}"
+                f"{self._about}: {count} sites {did}, and it takes {needed} of {max(self._expected, len(self.asked))}{self._reasons()}"
             )
 
     @property

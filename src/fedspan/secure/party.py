@@ -80,7 +80,7 @@ class Party:
         self.name, self.rules, self.run = name, rules, run
         self._identity, self._roster = identity, roster
         self.expected = len(roster) if expected is None else expected
-        """How many sites the study says a round asks: the quorum is of these, whoever is on a roll."""
+        """How many sites the study says a round asks: the quorum is of so many at least, however short a roll is."""
         self.least = max(least, rules.fewest(self.expected))
         """The fewest sites in a sum that this one helps to unmask."""
         self._file = None if folder is None else folder / "released"
@@ -247,8 +247,9 @@ class Party:
         wrong = sorted((set(session.held) - all_listed) | (all_listed & set(session.neighbours) - set(session.held)))
         if wrong:
             raise ProtocolError(f"the list is not of those who share masks with this site: see {few(wrong)}")
-        if len(alive) < self.least:
-            raise ProtocolError(f"the sum would be of {len(alive)} sites; this site's policy is {self.least} at least")
+        least = max(self.least, self.rules.fewest(len(session.roll.names)))
+        if len(alive) < least:
+            raise ProtocolError(f"the sum would be of {len(alive)} sites; this site's policy is {least} at least")
 
     def _check_released(self, session: Session, alive: list[str]) -> None:
         number, subject = self._released[0], session.subject
@@ -266,19 +267,20 @@ class Party:
     def _release(self, session: Session, message: Plain) -> Plain:
         claimed, signers, signatures = messages.fields(message, "session", "signers", "signatures")
         self._check_session(session, claimed)
-        assert session.roll is not None and session.listed is not None
+        assert session.roll is not None
+        assert session.listed is not None
         alive, dropped = session.listed
-        self._check_signatures(session.roll.survivors_text(alive, dropped), alive, signers, signatures)
+        self._check_signatures(session.roll, session.roll.survivors_text(alive, dropped), alive, signers, signatures)
         self._check_released(session, alive)
         self._remember(session.subject, digest(alive))
         own = [session.held[name][0] for name in sorted(set(session.held) & set(alive))]
         pairs = [session.held[name][1] for name in sorted(set(session.held) & set(dropped))]
         return {"own": messages.stack(own, SHARE_BYTES), "pairs": messages.stack(pairs, SHARE_BYTES)}
 
-    def _check_signatures(self, text: bytes, alive: list[str], signers: Plain, signatures: Plain) -> None:
+    def _check_signatures(self, roll: Roll, text: bytes, alive: list[str], signers: Plain, signatures: Plain) -> None:
         signers = messages.names(signers, "the signers")
         rows = messages.octets(signatures, "the signatures", 64, len(signers))
-        quorum, present = self.rules.quorum(self.expected), set(alive)
+        quorum, present = self.rules.quorum(max(self.expected, len(roll.names))), set(alive)
         valid = 0
         for name, row in zip(signers, rows, strict=True):
             if name in present and verify(self._roster.key(name), row.tobytes(), text):

@@ -20,7 +20,7 @@ class SumTerms:
     rules: SecureSums
     run: str
     expected: int
-    """Sites that a round asks: the quorum is of these."""
+    """Sites that a round asks at least: the quorum is of so many, or of those who gave keys where these are more."""
     least: int = 0
     """The fewest sites in a sum, beyond what the rules say: the noise is sized for them."""
     noised: bool = False
