@@ -84,10 +84,10 @@ class _Exchange:
 
     def _masked(self, rounding: float) -> Masked:
         made = self._made
+        quorum = made.subject.rules.quorum(max(self._terms.expected, len(made.asked)))
         return Masked(
-            len(made.asked), made.roll.degree, made.subject.rules.quorum(max(self._terms.expected, len(made.asked))), tuple(made.dropped),
-            dict(made.refused), rounding, self._attempts,
-        )  # fmt: skip
+            len(made.asked), made.roll.degree, quorum, tuple(made.dropped), dict(made.refused), rounding, self._attempts
+        )
 
     # ---- one sum -------------------------------------------------------------------------------------------------
 

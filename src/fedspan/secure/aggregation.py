@@ -226,9 +226,8 @@ class Aggregation:
     def _enough(self, who: Iterable[str], did: str, needed: int | None = None) -> None:
         needed, count = self._least if needed is None else needed, len(list(who))
         if count < needed:
-            raise CohortError(
-                f"{self._about}: {count} sites {did}, and it takes {needed} of {max(self._expected, len(self.asked))}{self._reasons()}"
-            )
+            of = max(self._expected, len(self.asked))
+            raise CohortError(f"{self._about}: {count} sites {did}, and it takes {needed} of {of}{self._reasons()}")
 
     @property
     def _about(self) -> str:
