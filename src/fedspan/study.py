@@ -95,7 +95,8 @@ class Study:
         # Drawn with replacement, nobody knows how many different ones a round asks.
         asked = drawn if self.cohort.sample == "uniform" else min(FEWEST, drawn)
         noised = privacy is not None and privacy.trust != "central"
-        terms = SumTerms(rules, run, pool if shared else asked, least, noised)
+        times = 1 if self.cohort.sample == "uniform" else drawn
+        terms = SumTerms(rules, run, pool if shared else asked, least, times, noised)
         check_masks(terms, self.cohort, drawn)
         return terms
 
