@@ -206,6 +206,7 @@ def summarise(name: str, model: Model, result: Result, *, seconds: float, auto: 
         "missing": facts.missing,
         "privacy": None if result.privacy is None else result.privacy.as_plain(),
         "stopped": result.stopped,
+        "nodes": None if result.nodes is None else result.nodes.as_plain(),
         "n_sites": facts.sites,
         "fedspan": __version__,
     }
