@@ -14,24 +14,17 @@ included, from the last estimate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from fedspan.data import Source, open_source
-from fedspan.engines import InProcess
-from fedspan.engines.gossip import Gossip, Network, check_open
+from fedspan.data import Source
+from fedspan.engines.gossip import Gossip, Network
 from fedspan.errors import ConfigurationError, ConvergenceError, PolicyError, ResumeError
-from fedspan.linalg import Estimate, orth
+from fedspan.linalg import Estimate
 from fedspan.metrics import projection_distance
 from fedspan.rounds import Outcome, Round, Site, Solve, numbered
-from fedspan.solvers import FedPower, Problem, Solution
-from fedspan.study import Progress, Study, answer_of, resolve_private, resolve_solver, solve_study
-
-_WIDTH, _ROUNDS = 64, 8
-"""Of the made-up problem that shows what a solver asks: its features at most, and the rounds that are looked at."""
+from fedspan.solvers import NAMES, FedPower, Solution, make
+from fedspan.study import Progress, Study, answer_of, solve_study
 
 
 @dataclass(frozen=True)
@@ -176,7 +169,7 @@ def check_gossip(law: Gossip, study: Study, sources: Mapping[str, Source], *, re
         raise ConfigurationError(
             'record = "transcript" keeps what a coordinator sees of each site, and gossip has none; take "rounds"'
         )
-    if getattr(study, "secure", None) and (study.privacy is None or study.privacy.trust != "distributed"):
+    if study.secure is not None and (study.privacy is None or study.privacy.trust != "distributed"):
         raise ConfigurationError(
             "secure sums are relayed by a coordinator, and gossip has none; leave out secure: here "
             "trust = 'distributed' of a privacy policy hides single nodes"
@@ -185,36 +178,31 @@ def check_gossip(law: Gossip, study: Study, sources: Mapping[str, Source], *, re
         raise ConfigurationError(
             "trust = 'central' has the coordinator add the noise, and gossip has none; take 'distributed' or 'local'"
         )
+    if not study.cohort.is_full:
+        raise ConfigurationError(
+            f"gossip asks every node in every round, as there is no coordinator to choose or to wait for some: leave "
+            f"out participation; got {study.cohort}"
+        )
     law.over(sources, study.seed)
-    _look_ahead(study, sources)
+    _check_solver(study)
 
 
-def _look_ahead(study: Study, sources: Mapping[str, Source]) -> None:
-    """Refuse a solver that needs more than sums of all sites: what it asks shows on a made-up problem."""
-    wide = max(source.shape[1] for source in sources.values())
-    d = min(wide, _WIDTH)
-    k = min(study.n_components if isinstance(study.n_components, int) else 16, d)
-    if study.privacy is None:
-        solver = resolve_solver(study, wide, k)
-    else:
-        solver = resolve_private(study, study.privacy, wide, k, 1.0, len(sources))
-        if study.privacy.calibration == "published" and isinstance(solver, FedPower):
-            raise ConfigurationError(
-                "FedPower's published noise is added at the sites and again at the coordinator, and gossip has none; "
-                "set calibration = 'tight'"
-            )
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((2 * d, d))
-    start, total = orth(rng.standard_normal((d, solver.rank(k, d)))), float(np.sum(rows**2))
-    engine = InProcess([Site("made-up", open_source(rows))])
-    solve = numbered(solver.solve(Problem(start, k, total=total, cohort=study.cohort, sites=len(sources))))
-    outcome = None
-    with suppress(StopIteration, ConvergenceError):
-        for _ in range(_ROUNDS):
-            question = solve.send(outcome)
-            check_open(question)
-            outcome = engine(question)
-    solve.close()
+def _check_solver(study: Study) -> None:
+    """Refuse a solver that needs more than sums of all sites."""
+    if study.solver == "auto":  # takes covariance, krylov or private-power
+        return
+    chosen: Any = make(study.solver) if isinstance(study.solver, str) else study.solver
+    if not getattr(chosen, "sums_only", True):
+        raise ConfigurationError(
+            f"{NAMES.get(type(chosen), type(chosen).__name__)} needs single replies, or waits for few of them, and "
+            f"gossip makes sums of all; take one that needs no more: krylov, power, fedpower (reference = 'global'), "
+            f"faps, covariance"
+        )
+    if study.privacy is not None and study.privacy.calibration == "published" and isinstance(chosen, FedPower):
+        raise ConfigurationError(
+            "FedPower's published noise is added at the sites and again at the coordinator, and gossip has none; set "
+            "calibration = 'tight'"
+        )
 
 
 def _apart(one: Any, other: Any) -> float:

@@ -25,8 +25,6 @@ from fedspan.rounds import Gather, Mean, Outcome, Round, Site, Sum
 from fedspan.topology import Graph, Weights, in_words, make_graph, planned_steps, settle
 from fedspan.topology.graphs import Edge
 
-OPEN = ("data.describe",)
-"""Steps whose replies every node may see: the headers of the sites' data, passed on from neighbour to neighbour."""
 LEAST_ACCURACY = 1e-13
 """What differences between nodes come down to on any graph, before rounding keeps them up."""
 
@@ -217,7 +215,7 @@ def check_open(question: Round) -> None:
             f"step {question.step.name} asks some of the sites ({question.cohort}), and gossip has no coordinator to "
             f"choose or to wait for them; leave out participation, and take a solver that asks all: krylov, power"
         )
-    if not isinstance(question.reduce, Sum | Mean) and question.step.name not in OPEN:
+    if not isinstance(question.reduce, Sum | Mean) and not question.step.public:
         raise ConfigurationError(
             f"step {question.step.name} shows every single reply, and gossip makes nothing but sums; take a solver "
             f"that needs no more: krylov, power, fedpower (reference = 'global'), faps, covariance"
