@@ -20,11 +20,13 @@ from typing import Any
 from fedspan.data import Source
 from fedspan.engines.gossip import Gossip, Network
 from fedspan.errors import ConfigurationError, ConvergenceError, PolicyError, ResumeError
+from fedspan.gossip_masks import PairMasks
 from fedspan.linalg import Estimate
 from fedspan.metrics import projection_distance
 from fedspan.rounds import Outcome, Round, Site, Solve, numbered
 from fedspan.solvers import NAMES, FedPower, Solution, make
 from fedspan.study import Progress, Study, answer_of, solve_study
+from fedspan.topology import Graph
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,10 @@ class _Replica:
 class Federation:
     """The nodes of one run, and the replicas of its solver."""
 
-    def __init__(self, law: Gossip, study: Study, sites: Sequence[Site]) -> None:
+    def __init__(self, law: Gossip, study: Study, sites: Sequence[Site], run: str) -> None:
         self._study = replace(study, precision=law.accuracy)
-        self._network = Network(law, sites, study.seed)
+        self._masks = None if not is_shared(study) else PairMasks(sites, run)
+        self._network = Network(law, sites, study.seed, self._masks)
         self._replicas: dict[str, _Replica] = {}
 
     def replica(self, progress: Progress) -> Solve[Solution]:
@@ -110,6 +113,8 @@ class Federation:
         number = 0
         while any(replica.question for replica in self._replicas.values()):
             network.lose_before(number)
+            if self._masks is not None:
+                self._masks.check(number, network.graph)
             self._bury()
             outcomes = network.exchange(self._questions())
             self._bury()
@@ -183,8 +188,26 @@ def check_gossip(law: Gossip, study: Study, sources: Mapping[str, Source], *, re
             f"gossip asks every node in every round, as there is no coordinator to choose or to wait for some: leave "
             f"out participation; got {study.cohort}"
         )
-    law.over(sources, study.seed)
+    graph = law.over(sources, study.seed)
     _check_solver(study)
+    if study.privacy is not None and is_shared(study):
+        _check_honest(study.privacy.honest or len(sources), graph)
+
+
+def is_shared(study: Study) -> bool:
+    """Whether each node adds a share of the noise, so that single replies must be hidden."""
+    return study.privacy is not None and study.privacy.trust == "distributed"
+
+
+def _check_honest(honest: int, graph: Graph) -> None:
+    """Refuse a graph that the nodes not counted on could cut: the sum of either side would show."""
+    lost = len(graph.names) - honest
+    if lost >= graph.connectivity:
+        raise ConfigurationError(
+            f"trust = 'distributed' counts on {honest} of {len(graph.names)} nodes, so {lost} may collude or crash, "
+            f"and {graph.connectivity} can cut this graph, which would show sums of either side; give it more links "
+            f"(a higher degree), or count on more nodes (honest)"
+        )
 
 
 def _check_solver(study: Study) -> None:

@@ -148,6 +148,7 @@ def _run(
         ledger = None if folder is None else Ledger(folder / LEDGER)
         secret = Secret(None if folder is None else folder / KEY)
         releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger, secret=secret)
+        releases.pairwise = isinstance(engine, Gossip) and study.privacy.trust == "distributed"
     site_folder = None if folder is None else folder / "sites"
     masks = None if isinstance(engine, Gossip) else study.masks(len(sources), run_id)
     sites = open_sites(
@@ -157,7 +158,7 @@ def _run(
     history: list[RoundRecord] = []
     progress = Progress()
     watching = [lambda r, _: history.append(r), *watchers]
-    federation = Federation(engine, study, sites) if isinstance(engine, Gossip) else None
+    federation = Federation(engine, study, sites, run_id) if isinstance(engine, Gossip) else None
     replica = solve_study(study, progress) if federation is None else federation.replica(progress)
     solve = assemble(replica, journal, releases, writer, watching, masks)
     stopped = None

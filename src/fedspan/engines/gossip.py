@@ -9,10 +9,10 @@ its neighbours told it. Who asks the questions is `fedspan.gossip_run`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -119,8 +119,15 @@ class Masked(NamedTuple):
     bytes: int = 0
 
 
-Mask = Callable[[int, Graph, Array, Layout], Masked]
-"""Hides single replies in what nodes send, by the round's number, in this graph; their sum stays."""
+class Mask(Protocol):
+    """Hides single replies in what nodes send."""
+
+    accuracy: float
+    """What nodes must be averaged to, as what they send is larger than what is averaged."""
+
+    def __call__(self, number: int, graph: Graph, rows: Array, layout: Layout) -> Masked:
+        """Return what nodes may send in this round; its sum is that of the rows."""
+        ...
 
 
 class Network(Simulated):
@@ -131,7 +138,7 @@ class Network(Simulated):
         self._law, self._mask = law, mask
         self.graph = law.over(self._sites, seed)
         self.weights = Weights(self.graph)
-        self.accuracy = law.accuracy
+        self.accuracy = law.accuracy if mask is None else min(law.accuracy, mask.accuracy)
         self.crashed: dict[str, float] = {}
         self.steps: list[int] = []
         """Exchanges of each round."""
