@@ -33,7 +33,8 @@ from fedspan.reduce import Gather, Mean, Merge, Reduce, Sum
 
 __all__ = [
     "STEPS", "Array", "Cohort", "Gather", "Late", "Masked", "Mean", "Memory", "Merge", "Outcome", "Plain", "Policy",
-    "Reduce", "Reply", "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
+    "Reduce", "Reply", "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered",
+    "site_step",
 ]  # fmt: skip
 
 T = TypeVar("T")

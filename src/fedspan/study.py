@@ -19,7 +19,7 @@ from fedspan.linalg import Estimate, canonical_signs, left_svd, orth, orth_again
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.terms import coverable, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.rounds import Cohort, Solve
-from fedspan.secure import SecureSums, SumTerms
+from fedspan.secure import FEWEST, SecureSums, SumTerms
 from fedspan.solvers import (
     NAMES,
     SOLVERS,
@@ -76,6 +76,11 @@ class Study:
             "secure": None if self.secure is None else self.secure.as_plain(),
         }  # fmt: skip
 
+    def drawn(self, sites: int) -> int:
+        """Return how many sites a round asks."""
+        pool = sites if self.cohort.only is None else len(self.cohort.only)
+        return pool if self.cohort.fraction == 1 else max(1, round(self.cohort.fraction * pool))
+
     def masks(self, sites: int, run: str = "") -> SumTerms | None:
         """Return what sites and coordinator agree on about secure sums; None where replies are seen one by one.
 
@@ -86,13 +91,14 @@ class Study:
         if self.secure is None and not shared:
             return None
         rules = SecureSums() if self.secure is None else self.secure
-        pool = sites if self.cohort.only is None else len(self.cohort.only)
-        drawn = pool if self.cohort.fraction == 1 else max(1, round(self.cohort.fraction * pool))
+        pool, drawn = sites if self.cohort.only is None else len(self.cohort.only), self.drawn(sites)
         least = 0 if privacy is None or not shared else privacy.honest or sites
         # A sum that noise was split for must be the only one of its round: its quorum is of all sites.
-        terms = SumTerms(
-            rules, run, pool if shared else drawn, least, privacy is not None and privacy.trust != "central"
-        )
+        # Drawn with replacement, nobody knows how many different ones a round asks.
+        asked = drawn if self.cohort.sample == "uniform" else min(FEWEST, drawn)
+        noised = privacy is not None and privacy.trust != "central"
+        times = 1 if self.cohort.sample == "uniform" else drawn
+        terms = SumTerms(rules, run, pool if shared else asked, least, times, noised)
         check_masks(terms, self.cohort, drawn)
         return terms
 

@@ -149,6 +149,8 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
         *_traffic(s),
         ("found", _found(s)),
     ]
+    if s["secure"]:
+        rows.append(("secure", _secured(s["secure"])))
     if s["stopped"]:
         rows.append(("stopped", f"at the last estimate: {s['stopped']}"))
     if s["privacy"]:
@@ -174,6 +176,15 @@ def _traffic(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("traffic", f"{up} between neighbours, in {counted(nodes['steps'], 'exchange')}"),
         ("nodes", f"{nodes['alive']}, whose answers differ by at most {nodes['disagreement']:.1e}{lost}"),
     ]
+
+
+def _secured(secure: dict[str, Any]) -> str:
+    """Return how the sums were made."""
+    words = f"the coordinator saw {counted(secure['sums'], 'sum')}, and no site's reply"
+    words += f"; {counted(secure['dropped'], 'drop-out')}" if secure["dropped"] else ""
+    words += f"; {counted(secure['asked_again'], 'sum')} asked again" if secure["asked_again"] else ""
+    words += "".join(f"; {site} refused: {why}" for site, why in secure["refused"].items())
+    return f"{words}; rounding at most {secure['rounding']:.2g}"
 
 
 def _spent(privacy: dict[str, Any], ledger: Path) -> str:

@@ -23,7 +23,7 @@ from fedspan.reduce import Gather, MaskedSum, Mean, Sum
 from fedspan.rounds import Cohort, Masked, Outcome, Round, Solve, Step
 from fedspan.secure import SumTerms, fixed_point, steps
 from fedspan.secure.aggregation import Aggregation, new_nonce
-from fedspan.secure.roll import Subject
+from fedspan.secure.roll import Subject, reading
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _Exchange:
         """Find a scale, sum, and say what came of it."""
         exponents: dict[str, int] | None = None
         if not self._terms.noised:
-            bounds = self._declared()
+            bounds = declared_bounds(self._question)
             if bounds is None:
                 wide, _ = yield from self._repeated("bound", None)
                 bounds = {name: fixed_point.from_wide(part) for name, part in wide.items()}
@@ -75,16 +75,6 @@ class _Exchange:
             masked=self._masked(0.0 if self._terms.noised else rounding),
         )  # fmt: skip
 
-    def _declared(self) -> dict[str, float] | None:
-        """Return what the step says the sum is bounded by, where the study knows what that takes."""
-        question, bound = self._question, self._question.step.bound
-        if bound is None or question.total is None or question.weight is None or isinstance(question.reduce, Mean):
-            return None
-        declared = bound(question.message, question.total, question.weight)
-        if question.cohort.sample != "uniform" or declared is None:  # drawn with replacement, one may count often
-            return None
-        return declared
-
     def _value(self, parts: dict[str, Any]) -> Plain:
         if isinstance(self._question.reduce, Mean):
             weight = float(parts.pop("weight of the mean"))
@@ -94,10 +84,10 @@ class _Exchange:
 
     def _masked(self, rounding: float) -> Masked:
         made = self._made
+        quorum = made.subject.rules.quorum(max(self._terms.expected, len(made.asked)))
         return Masked(
-            len(made.asked), made.roll.degree, made.subject.rules.quorum(self._terms.expected), tuple(made.dropped),
-            dict(made.refused), rounding, self._attempts,
-        )  # fmt: skip
+            len(made.asked), made.roll.degree, quorum, tuple(made.dropped), dict(made.refused), rounding, self._attempts
+        )
 
     # ---- one sum -------------------------------------------------------------------------------------------------
 
@@ -136,7 +126,8 @@ class _Exchange:
         consents = yield from self._ask(steps.consent, made.consent(), self._of(made.alive))
         made.take_consents(consents.value)
         yield from self._released(made)
-        return _unmasked(made, replies.value["total"]), replies.value["exponents"]
+        total, used = replies.value["total"], replies.value["exponents"]
+        return _unmasked(made, total, reading(used, message["times"], message["mean"])), used
 
     def _released(self, made: Aggregation) -> Generator[Round, Outcome, None]:
         """Ask for shares; of those who did not answer, again: the sum is signed for, and cannot be made otherwise."""
@@ -166,11 +157,23 @@ class _Exchange:
         )  # fmt: skip
         self._up, self._down = self._up + outcome.bytes_up, self._down + outcome.bytes_down
         self._clock = outcome.clock
+        if isinstance(reduce, Gather):  # which tells a reply as often as it was drawn
+            outcome = outcome._replace(value={name: outcome.value[name] for name in outcome.sites})
         return outcome
 
 
-def _unmasked(made: Aggregation, total: dict[str, Array]) -> dict[str, Array]:
+def declared_bounds(question: Round) -> dict[str, float] | None:
+    """Return what a step says its sum is bounded by, where the study knows what that takes."""
+    bound = question.step.bound
+    if bound is None or question.total is None or question.weight is None or isinstance(question.reduce, Mean):
+        return None
+    if question.cohort.sample != "uniform":  # drawn with replacement, one may count often
+        return None
+    return bound(question.message, question.total, question.weight)
+
+
+def _unmasked(made: Aggregation, total: dict[str, Array], about: str) -> dict[str, Array]:
     """Take the masks off the parts as one vector, and part them again."""
     vector = steps.flat(total)
-    made.unmask(vector)
+    made.unmask(vector, about)
     return steps.shaped(vector, total)
