@@ -61,6 +61,10 @@ class Releases:
         self.features = 1
         self.steps: dict[str, float] = {}
         """The grid that each part of the last release lies on; 1 where it is nothing but zeros."""
+        self.shares: dict[str, float] = {}
+        """The deviation of the own noise in each part of the last release; of a part without noise there is none."""
+        self.pairwise = False
+        """Whether noise that neighbours cancel hides single replies (`fedspan.secure.gopa`), as no coordinator does."""
         self._parties = sites
         self.planned: int | None = None
         """How many releases the solver will make."""
@@ -198,7 +202,7 @@ class Releases:
             if sensitivity > 0:
                 groups.setdefault(SETUP.get((question.step.name, name), "solver"), []).append(name)
         scales: dict[str, tuple[Scale, Array | float]] = {}
-        self.steps = dict.fromkeys(shapes, 1.0)
+        self.steps, self.shares = dict.fromkeys(shapes, 1.0), {}
         charges = []
         for share, names in groups.items():
             cost = self.cost(question, share)
@@ -215,6 +219,7 @@ class Releases:
                     )  # fmt: skip
                     scales[name] = scale, 1.0
                 self.steps[name] = scales[name][0].step
+                self.shares[name] = scales[name][0].share * float(np.max(scales[name][1]))
             noise = {name: {"sensitivity": sensitivities[name], "sigma": scales[name][0].sigma} for name in names}
             said = {"neighbours": self.privacy.relation, "trust": self.privacy.trust}
             charges.append((names, cost, {**noise, **said}))
