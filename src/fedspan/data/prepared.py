@@ -17,7 +17,7 @@ import scipy.sparse
 from array_api_compat import array_namespace
 
 from fedspan.data.aligned import Aligned, chooser_matrix
-from fedspan.data.clip import Clipping, RowBounds, bounded_weights, clamp, clip_factors, row_squares
+from fedspan.data.clip import LARGEST_ENTRY, Clipping, RowBounds, bounded_weights, clamp, clip_factors, row_squares
 from fedspan.data.cursor import Cursor
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
@@ -83,9 +83,14 @@ class Prepared(Source):
             if clipping is not None:
                 clipping.note(raw, block, given)
             if self._by_degree:
-                degree = inverse_degrees(block)
+                degree = self._inverse_degrees(block)
                 weights = degree if weights is None else weights * degree
             yield block, weights
+
+    def _inverse_degrees(self, block: Block) -> Array:
+        """Under a policy of no more than what arithmetic can bear: a row whose degree is tiny counts for less."""
+        inverse = inverse_degrees(block)
+        return inverse if self.bounds is None else np.minimum(inverse, LARGEST_ENTRY)
 
     def _bounded(self, weights: Array | None) -> Array | None:
         """Under a policy a row counts for one at most: the number of rows is bounded too."""
