@@ -83,14 +83,9 @@ class Prepared(Source):
             if clipping is not None:
                 clipping.note(raw, block, given)
             if self._by_degree:
-                degree = self._inverse_degrees(block)
+                degree = inverse_degrees(block, 0.0 if self.bounds is None else 1 / LARGEST_ENTRY)
                 weights = degree if weights is None else weights * degree
             yield block, weights
-
-    def _inverse_degrees(self, block: Block) -> Array:
-        """Under a policy of no more than what arithmetic can bear: a row whose degree is tiny counts for less."""
-        inverse = inverse_degrees(block)
-        return inverse if self.bounds is None else np.minimum(inverse, LARGEST_ENTRY)
 
     def _bounded(self, weights: Array | None) -> Array | None:
         """Under a policy a row counts for one at most: the number of rows is bounded too."""
@@ -315,12 +310,15 @@ class Prepared(Source):
         return self._rounds() * direct > 2 * n * d * (d + _READ * self.pass_cost)
 
 
-def inverse_degrees(block: Block) -> Array:
-    """Return one over each row's sum, and zero for an empty row."""
+def inverse_degrees(block: Block, least: float = 0.0) -> Array:
+    """Return one over each row's sum, and zero for an empty row; a sum below ``least`` counts as that.
+
+    Under a policy nothing may overflow, or whether one row is there would show in the whole release.
+    """
     degree = to_host(block @ like(block, np.ones(block.shape[1]))).astype(float)
     if np.any(degree < 0):
         raise DataError('rows with a negative sum have no degree; normalise = "degree" is for counts')
-    inverse: Array = np.divide(1.0, degree, out=np.zeros_like(degree), where=degree != 0)
+    inverse: Array = np.divide(1.0, np.maximum(degree, least), out=np.zeros_like(degree), where=degree != 0)
     return inverse
 
 
