@@ -16,6 +16,7 @@ from fedspan.errors import ConfigurationError, DataError
 from fedspan.metrics import projection_distance
 from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.mechanisms import FLOAT_SLACK
+from fedspan.privacy.terms import solver_noise
 from fedspan.rounds import Round, Step, Sum, answer
 from fedspan.run import Study, run
 from fedspan.sites import LEDGER, Terms, open_site
@@ -113,12 +114,31 @@ def test_no_row_whatever_is_in_it_moves_degrees_or_products_by_more_than_their_b
     assert C**2 * 0.9 < worst[1] <= C**2 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array], ids=["dense", "sparse"])
+def test_rows_that_turn_round_do_not_move_the_degrees_by_more_than_counts_can(kind):
+    privacy = terms(trust="central", n_public=True)
+    sites = []
+    for row in (RAW * np.ones(D) / math.sqrt(D), -RAW * np.ones(D)):
+        x = open_source(kind(np.vstack([counts(50), row])))
+        sites.append(open_site("a", x, seed=0, terms=Terms(privacy, "run", 1)))  # what it agreed to is not known here
+    one, other = (degrees(site)["degrees"] for site in sites)
+    assert np.linalg.norm(one - other) == pytest.approx(RAW)
+
+
 def test_degrees_are_charged_to_their_share_once_and_nothing_else_is_told():
-    site = opened(counts())
+    site = opened(counts(), terms(shares={"degree": 0.3}))
     degrees(site)
     (share,) = (c for c in charges(site) if c.release == "degrees")
-    assert share.cost == pytest.approx(0.1 * terms().mu ** 2)
+    assert share.cost == pytest.approx(0.3 * terms().mu ** 2)
     assert sorted(c.release for c in charges(site)) == ["degrees", "weight"]
+
+
+def test_the_solver_gets_what_the_degrees_left():
+    study = Study(n_components=2, solver="covariance", preparation=BY_DEGREE, privacy=terms(shares={"degree": 0.7}))
+    result = run(study, {name: open_source(x) for name, x in federation(counts()).items()})
+    (gram,) = (r.sigma for r in result.privacy.releases if r.release == "gram")
+    noise = solver_noise(study.privacy, result.facts, result.solver, sites=3)
+    assert noise == pytest.approx(gram * math.sqrt(2 * D), rel=4e-3)
 
 
 # ---- the floor -------------------------------------------------------------------------------------------------

@@ -109,8 +109,9 @@ def test_a_share_that_is_no_part_of_the_budget_is_refused(share):
 def test_shares_that_leave_nothing_for_the_solver_are_refused():
     with pytest.raises(ConfigurationError, match=r"nothing of the budget .*; let them sum to at most 0\.99"):
         private(shares={"mean": 0.6, "count": 0.2, "variance": 0.2, "scale": 0.1})
-    with pytest.raises(ConfigurationError, match="nothing of the budget for the solver"):
-        private(shares={"mean": 0.9})  # with the others' defaults
+    for share in ("mean", "degree"):
+        with pytest.raises(ConfigurationError, match="nothing of the budget for the solver"):
+            private(shares={share: 0.96})  # with the others' defaults
 
 
 # Was a fault once: these sum to 0.9999999999999999, below 1, and the solver got 1e-16 of the budget.
