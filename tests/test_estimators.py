@@ -19,6 +19,7 @@ from fedspan.errors import ConfigurationError, DataError, ResumeError
 from fedspan.metrics import projection_distance
 from fedspan.privacy.transcript import Transcript
 from fedspan.rounds import Outcome
+from fedspan.secure import SecureSums
 from fedspan.solvers import FAPS, NAMES, BlockKrylov, Covariance, FedPower, Power
 from tests.conformance.solvers import EXACT
 from tests.wire import Wire
@@ -578,12 +579,32 @@ def test_a_transcript_is_kept_where_it_is_asked_for_and_warned_about(estimator, 
         estimator(2, record="transcript").fit(three_sites())
 
 
-@pytest.mark.parametrize("name", ["privacy", "secure"])
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [("privacy", True, "privacy is a GaussianPrivacy or None, got True"),
+     ("secure", "yes", "secure is True, False or SecureSums.*got 'yes'")],
+)  # fmt: skip
 @pytest.mark.parametrize("estimator", BOTH)
-def test_what_is_not_there_yet_is_refused_not_ignored(estimator, name):
-    expected = {"privacy": "privacy is a GaussianPrivacy or None, got True", "secure": "secure=True is not available"}
-    with pytest.raises(ConfigurationError, match=expected[name]):
-        estimator(n_components=1, **{name: True}).fit(three_sites())
+def test_what_is_no_setting_is_refused_not_ignored(estimator, name, given, expected):
+    with pytest.raises(ConfigurationError, match=expected):
+        estimator(n_components=1, **{name: given}).fit(three_sites())
+
+
+@pytest.mark.parametrize("secure", [True, SecureSums(threshold=0.6)], ids=["True", "settings"])
+@pytest.mark.parametrize("estimator", BOTH)
+def test_secure_sums_give_the_same_answer(estimator, secure):
+    plain, masked = (estimator(2, secure=given).fit(three_sites()) for given in (False, secure))
+    np.testing.assert_allclose(masked.components_, plain.components_, atol=1e-9)
+    assert masked.n_samples_seen_ == plain.n_samples_seen_
+    assert masked.n_rounds_ == plain.n_rounds_
+    assert all(r.masked is not None for r in masked.history_ if r.step != "data.describe")
+    assert all(r.masked is None for r in plain.history_)
+
+
+@pytest.mark.parametrize("estimator", BOTH)
+def test_two_sites_have_no_secure_sum(estimator):
+    with pytest.raises(ConfigurationError, match="at least 3 sites"):
+        estimator(2, secure=True).fit(dict(list(three_sites().items())[:2]))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fedspan.errors import ConfigurationError, DataError
 from fedspan.plan import make_plan
 from fedspan.rounds import Cohort
 from fedspan.run import Study, run
+from fedspan.secure import SecureSums
 from fedspan.solvers import SOLVERS, BlockKrylov, FedPower, Power, make
 
 
@@ -134,3 +135,38 @@ def test_what_the_shapes_forbid_is_refused() -> None:
         make_plan(Study(), {"a": Untouchable(0, 50)})
     with pytest.raises(ConfigurationError, match="krylov needs every site"):
         make_plan(Study(cohort=Cohort(fraction=0.5)), {"a": Untouchable(100, 50)})
+
+
+SUMS = [name for name in OPEN if getattr(whole_budget(name), "sums_only", True)]
+
+
+@pytest.mark.parametrize("missing", ["error", "mean"])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_plan_counts_what_masks_cost(name: str, missing: str) -> None:
+    sources = federation(10, 60, 45, 90, 30)
+    preparation = Preparation(scale=True, missing=missing)
+    study = Study(n_components=3, solver=whole_budget(name), preparation=preparation, secure=SecureSums())
+    assert costs(make_plan(study, sources).rounds) == costs(run(study, sources).history)
+
+
+@pytest.mark.parametrize(
+    "cohort", [Cohort(fraction=0.8), Cohort(first=6), Cohort(fraction=0.8, sample="by-size-with-replacement")], ids=str
+)
+def test_and_with_cohorts(cohort: Cohort) -> None:
+    """Names are of one length: whose reach whom is drawn anew each time."""
+    sources = federation(12, *range(20, 60, 5))
+    study = Study(n_components=3, solver=FedPower(tol=0, rounds=5), cohort=cohort, seed=5, secure=SecureSums())
+    if cohort.sample != "uniform":
+        study = replace(study, secure=SecureSums(threshold=0.51, colluding=0.0))
+    plan, result = make_plan(study, sources), run(study, sources)
+    assert costs(plan.rounds) == costs(result.history)
+    assert plan.masks is not None
+    made = [r.masked for r in result.history if r.masked is not None]
+    assert {m.asked for m in made if m.asked != 8} <= {plan.masks.sites}
+
+
+def test_a_solver_that_needs_single_replies_is_refused_before_anything_is_asked() -> None:
+    study = Study(n_components=2, solver="uda", secure=SecureSums())
+    for attempt in (make_plan, run):
+        with pytest.raises(ConfigurationError, match=r"uda shows the coordinator single replies.*krylov"):
+            attempt(study, federation(8, 20, 20, 20))

@@ -11,6 +11,7 @@ from fedspan.data import Preparation
 from fedspan.errors import ConfigurationError, DataError, FileError
 from fedspan.rounds import Cohort
 from fedspan.run import run
+from fedspan.secure import SecureSums
 from fedspan.solvers import BlockKrylov, FedPower
 from fedspan.study_file import StudyFile, load_study
 
@@ -153,7 +154,11 @@ def test_n_components_is_a_number_a_share_or_auto(tmp_path: Path, wanted: str) -
         (SITES + "[privacy]\nepsilon = 1\ndelta = 1e-6\nrow_norm = {low = 0}\n", r"\[privacy\] row_norm .*high"),
         (SITES + "[participation]\nfraction = 2\n", r"\[participation\] a cohort's fraction"),
         (SITES + "[participation]\nonly = ['berlni']\n", r"no site 'berlni'; did you mean 'berlin'\?"),
-        (SITES + "[run]\nsecure = true\n", "secure = true is not available"),
+        (SITES + "[run]\nsecure = 'yes'\n", r'secure = "yes": expected true or false'),
+        (SITES + "[run]\nsecure = false\n[secure]\nthreshold = 0.7\n", r"leave out one of the two"),
+        (SITES + "[secure]\nthreshold = 0.4\n", r"\[secure\] threshold is between 1/2 and 1"),
+        (SITES + "[secure]\ntreshold = 0.7\n", r"no key 'treshold'; did you mean 'threshold'"),
+        (SITES + "[secure]\nminimum = 2.5\n", r"minimum = 2.5: expected a whole number"),
         (SITES + "[run]\nengine = 'ray'\n", r"\[run\] there is no engine 'ray'"),
         (SITES + "[run]\nrecord = 'transcripts'\n", r"\[run\] record is .*; did you mean 'transcript'\?"),
         (SITES + "[run]\nrecord = true\n", r"\[run\] record = true: expected a text"),
@@ -276,3 +281,17 @@ def test_changes_are_those_that_matter(tmp_path: Path) -> None:
     assert loaded(tmp_path, FULL.replace("seed = 4", "seed = 5")).changes(before) == ["seed"]
     assert loaded(tmp_path, FULL.replace('["patient_id"]', "[]")).changes(before) == ["drop"]
     assert loaded(tmp_path, FULL.replace("weight = 2", "weight = 3")).changes(before) == ["sites"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("", None),
+        ("[run]\nsecure = true\n", SecureSums()),
+        ("[secure]\n", SecureSums()),
+        ("[run]\nsecure = true\n[secure]\nminimum = 5\ncolluding = 0.2\n", SecureSums(minimum=5, colluding=0.2)),
+    ],
+)
+def test_secure_sums_are_asked_for_by_a_flag_or_a_table(tmp_path: Path, text: str, rules: SecureSums | None) -> None:
+    study = loaded(tmp_path, SITES + text)
+    assert study.secure == study.study().secure == rules

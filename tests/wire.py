@@ -64,7 +64,10 @@ class SiteEnd:
         self._log.asked.append((number, asked["step"], self.site.id, asked["message"]))
         step = self._counted(STEPS[asked["step"]], number)
         parents = {} if parent is None else {self.site.id: parent}
-        question = Round(step, asked["message"], number=number, parents=parents, terms=asked.get("terms"))
+        letters = {self.site.id: asked["letter"]} if "letter" in asked else {}
+        question = Round(
+            step, asked["message"], number=number, parents=parents, terms=asked.get("terms"), letters=letters
+        )
         try:
             reply = answer(self.site, question)
         except FedspanError as error:
@@ -136,9 +139,11 @@ class Wire:
             collector.add(name, replies[name]["value"], replies[name]["weight"], asked[name])
         self._on_event("collected", question.number, "")
         up = sum(payload_bytes(reply["value"]) for reply in replies.values())
-        down = payload_bytes(question.message) * len(asked)
+        letters = sum(payload_bytes(question.letters[name]) for name in asked if name in question.letters)
+        down = payload_bytes(question.message) * len(asked) + letters
         dropped = [Late(n, r["value"], r["weight"], asked[n]) for n, r in replies.items() if n not in counted]
-        return Outcome(collector.result(), sorted(counted), up, down, dropped=tuple(dropped))
+        times = {name: count for name, count in asked.items() if count != 1}
+        return Outcome(collector.result(), sorted(counted), up, down, dropped=tuple(dropped), times=times)
 
     def _draw(self, question: Round) -> dict[str, int]:
         def sizes() -> dict[str, float]:
@@ -170,6 +175,8 @@ class Wire:
             "number": question.number,
             "parent": question.parents.get(name),
         }
+        if name in question.letters:
+            parts["letter"] = question.letters[name]
         data = encode(parts)
         self.log.bytes_sent += len(data)
         try:

@@ -9,7 +9,8 @@
     │   ├── RoundConflict    the same round was asked twice with different questions
     │   ├── StateLost        a site was asked to go on from a state it no longer has
     │   └── PolicyError      a site's privacy policy refuses what was asked
-    │       └── BudgetExhausted  a release would cost more privacy than is left
+    │       ├── BudgetExhausted  a release would cost more privacy than is left
+    │       └── ProtocolError    a message of a secure round that no honest party sends
     ├── CohortError          too few sites answered a round
     ├── ConvergenceError     a solver diverged, and has no answer to return
     ├── ResumeError          a run cannot be resumed: the study changed, or there is nothing to resume
@@ -54,6 +55,10 @@ class PolicyError(SiteError):
 
 class BudgetExhausted(PolicyError):
     """A release would cost more privacy than is left."""
+
+
+class ProtocolError(PolicyError):
+    """A message of a secure round that no honest party sends."""
 
 
 class CohortError(FedspanError):

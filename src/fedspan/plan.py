@@ -21,14 +21,17 @@ from fedspan.data.preprocess import set_up
 from fedspan.data.source import Block
 from fedspan.encoding import Array, Plain, payload_bytes
 from fedspan.engines import InProcess
+from fedspan.layers import declared_bounds
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.policy import SitePolicy
 from fedspan.privacy.releases import Releases
 from fedspan.privacy.terms import check_terms, set_up_for, terms_of
-from fedspan.rounds import Gather, Merge, Reply, Round, Site, Solve, drive, numbered
+from fedspan.rounds import Gather, Mean, Merge, Reply, Round, Site, Solve, drive, numbered
+from fedspan.secure import SumTerms
+from fedspan.secure.cost import Asked, SumCost, sum_cost
 from fedspan.solvers import Solver
-from fedspan.study import Study, check_private, check_rank, resolve_private, resolve_solver, solve_rank
+from fedspan.study import Study, check_private, check_rank, check_sums, resolve_private, resolve_solver, solve_rank
 
 STAND_IN = 1024
 """Up to so many features the stand-in is as wide as the data."""
@@ -70,6 +73,22 @@ class PlannedRounds:
 
 
 @dataclass(frozen=True)
+class PlannedMasks:
+    """The secure sums of a study: the same figures in every round."""
+
+    sites: int
+    """Asked in a round."""
+    neighbours: int
+    """With how many others each one shares masks."""
+    holders_needed: int
+    """How many of those who hold shares of a secret give it back."""
+    fewest: int
+    """Sites in a sum at least: fewer, and nobody unmasks it."""
+    noise: float | None
+    """With shares of noise: the noise on a sum of all sites, over that of one party who adds it alone."""
+
+
+@dataclass(frozen=True)
 class Plan(PlannedRounds):
     """The plan of a study of components."""
 
@@ -81,6 +100,8 @@ class Plan(PlannedRounds):
     rows: dict[str, int]
     privacy: Guarantee | None = None
     """What the study will promise, and the part of the budget and the noise of each release."""
+    masks: PlannedMasks | None = None
+    """How its sums are made secure, where they are."""
 
     @property
     def site_memory(self) -> int:
@@ -106,12 +127,24 @@ def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
     """
     if study.privacy is not None:
         check_terms(study.privacy, study.preparation, study.cohort, len(sources))
-    engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed, study.privacy)
+    masks = study.masks(len(sources))
+    check_sums(study, study.solver)
+    engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed, study.privacy, masks)
     facts, solver, k = drive(numbered(_rounds(study, engine)), engine)
     rows = {name: source.shape[0] for name, source in sources.items()}
     promised = None if engine.releases is None else guarantee(engine.releases)
     first_only = not isinstance(study.n_components, int) and study.privacy is None
-    return Plan(engine.planned, solver, k, first_only, facts.features, rows, promised)
+    planned = None if masks is None else _planned_masks(study, masks, len(sources))
+    return Plan(engine.planned, solver, k, first_only, facts.features, rows, promised, planned)
+
+
+def _planned_masks(study: Study, terms: SumTerms, sites: int) -> PlannedMasks:
+    drawn, privacy = study.drawn(sites), study.privacy
+    degree = terms.rules.neighbours(drawn)
+    shared = privacy is not None and privacy.trust == "distributed"
+    noise = np.sqrt(drawn / (privacy.honest or sites)) if shared and privacy is not None else None
+    needed = terms.rules.holders_needed(degree)
+    return PlannedMasks(drawn, degree, needed, terms.fewest, None if noise is None else float(noise))
 
 
 def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]:
@@ -135,6 +168,7 @@ def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]
     )
     facts = yield from set_up(study.preparation, asked)
     if privacy is None:
+        facts = replace(facts, rows={name: source.shape[0] for name, source in engine.headers.items()})
         check_rank(study.n_components, facts)
     d = facts.features
     k = study.n_components if isinstance(study.n_components, int) else min(16, d, facts.n_rows)
@@ -264,7 +298,13 @@ class _Counting(InProcess):
     Sites that answer alike are asked once, so that thousands cost no more than one.
     """
 
-    def __init__(self, headers: Mapping[str, Source], seed: int, privacy: GaussianPrivacy | None = None) -> None:
+    def __init__(
+        self,
+        headers: Mapping[str, Source],
+        seed: int,
+        privacy: GaussianPrivacy | None = None,
+        masks: SumTerms | None = None,
+    ) -> None:
         super().__init__([Site(name, source) for name, source in headers.items()], seed)
         self.headers = headers
         self.releases = None if privacy is None else Releases(privacy, run="plan", who="", sites=len(headers))
@@ -273,6 +313,9 @@ class _Counting(InProcess):
         self._data: dict[str, _Diagonal] = {}
         self._swap: dict[int, int] = {}
         self._up: list[int] = []
+        self._masks = masks
+        self._numbers: dict[str, int] = {}
+        """How many numbers each part of the last reply has."""
         self._shared: tuple[int, Reply] | None = None
 
     def stand_in(self, width: int, swap: dict[int, int]) -> None:
@@ -284,14 +327,27 @@ class _Counting(InProcess):
     def __call__(self, question: Round) -> Any:
         self._up = []
         outcome = super().__call__(question)
-        down, sites = self._size(question.message), len(self.draw(question))
+        down, drawn = self._size(question.message), self.draw(question)
+        cost = SumCost(max(self._up), down, sum(self._up), down * len(drawn))
+        if self._masks is not None and not question.step.public:
+            cost = self._masked(self._masks, question, drawn, outcome.sites)
         self.planned.append(
             PlannedRound(
-                question.step.name, question.step.setup, sites, isinstance(question.reduce, Gather | Merge),
-                max(self._up), down, sum(self._up), down * sites,
+                question.step.name, question.step.setup, len(drawn), isinstance(question.reduce, Gather | Merge),
+                cost.up, cost.down, cost.bytes_up, cost.bytes_down,
             )
         )  # fmt: skip
         return outcome
+
+    def _masked(self, terms: SumTerms, question: Round, drawn: dict[str, int], alive: list[str]) -> SumCost:
+        """Return what the same round costs as a secure sum; where no bound is declared, it is summed first."""
+        mean, names = isinstance(question.reduce, Mean), sorted(drawn)
+        repeated = sum(times != 1 for times in drawn.values())
+        asked = Asked(question.step.name, self._size(question.message), self._numbers, mean, repeated)
+        cost = sum_cost(terms.rules, names, alive, asked, "value", scaled=not terms.noised)
+        if terms.noised or declared_bounds(question) is not None:
+            return cost
+        return cost + sum_cost(terms.rules, names, alive, asked, "bound", scaled=False)
 
     def ask(self, name: str, question: Round) -> Reply:
         if self._shared is not None and self._shared[0] == question.number:
@@ -300,13 +356,15 @@ class _Counting(InProcess):
             data = self._data.get(name)
             source = self._sites[name].source if data is None else data
             stand_in = Site(name, source, policy=self._policy)
-            stand_in.asked = question
+            stand_in.asked, stand_in.masks = question, self._masks
             if self.releases is not None and question.step.name == "data.prepare":
                 self.releases.accept(question.message["privacy"])
             reply = question.step.run(stand_in, question.message)
             if data is not None and not data.own_answer:
                 self._shared = question.number, reply
         self._up.append(self._size(reply.value))
+        value = reply.value if isinstance(reply.value, dict) else {"value": reply.value}
+        self._numbers = {key: self._size(part) // getattr(part, "itemsize", 8) for key, part in value.items()}
         return reply
 
     def _size(self, value: Plain) -> int:

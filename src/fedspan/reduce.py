@@ -173,4 +173,56 @@ class Merge:
         return _MergeCollector(self.tree())
 
 
-Reduce = Sum | Mean | Gather | Merge
+class _MaskedCollector:
+    def __init__(self) -> None:
+        self._first: tuple[Plain, Plain] | None = None
+        self._total: dict[str, Array] = {}
+        self._sites: list[str] = []
+        self._refused: dict[str, str] = {}
+
+    def add(self, name: str, value: Plain, weight: float, times: int) -> None:
+        layout = _masked_layout(value)
+        if layout is None or (self._first is not None and layout != self._first):
+            said = value.get("refused") if isinstance(value, dict) else None
+            self._refused[name] = said if isinstance(said, str) else "its masked reply is not like the others'"
+            return
+        if self._first is None:
+            self._first = layout
+            self._total = {key: np.zeros_like(part) for key, part in value["masked"].items()}
+        for key, total in self._total.items():
+            np.add(total, value["masked"][key], out=total)  # wraps: this is addition modulo 2^64
+        self._sites.append(name)
+
+    def result(self) -> Plain:
+        exponents = {} if self._first is None else self._first[1]
+        return {"total": self._total, "exponents": exponents, "sites": sorted(self._sites), "refused": self._refused}
+
+
+def _masked_layout(value: Plain) -> tuple[Plain, Plain] | None:
+    """Return the parts' shapes and exponents of a masked reply, or None where it is none."""
+    if not isinstance(value, dict) or set(value) != {"masked", "exponents"}:
+        return None
+    parts, exponents = value["masked"], value["exponents"]
+    if not isinstance(parts, dict) or not isinstance(exponents, dict) or set(parts) != set(exponents) or not parts:
+        return None
+    if not all(isinstance(part, np.ndarray) and part.dtype == np.uint64 for part in parts.values()):
+        return None
+    if not all(isinstance(e, int) and not isinstance(e, bool) and abs(e) <= MOST_EXPONENT for e in exponents.values()):
+        return None
+    return {key: part.shape for key, part in parts.items()}, exponents
+
+
+MOST_EXPONENT = 1000
+"""Fixed-point numbers are multiples of a power of two that is itself far from the ends of the floats."""
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """The coordinator sees the sum modulo 2^64 of masked replies, which tells nothing until the masks are taken off."""
+
+    def collector(self, order_free: bool) -> _MaskedCollector:
+        """Return an empty collector; integers add up alike in any order."""
+        return _MaskedCollector()
+
+
+Reduce = Sum | Mean | Gather | Merge | MaskedSum

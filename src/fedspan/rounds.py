@@ -2,8 +2,8 @@
 
 A **solver** is a generator: the coordinator's half of a paper, written straight down. Each ``yield Round(...)``
 asks the federation one question and receives one aggregate. The **site's half** is a named module-level function,
-a *step*. An **engine** is one callable that executes a round. Privacy, recording and observing (and later secure
-sums) are **layers**: generators that pass on, and may rewrite, the stream of rounds. A site's own privacy is not a
+a *step*. An **engine** is one callable that executes a round. Privacy, secure sums, recording and observing
+are **layers**: generators that pass on, and may rewrite, the stream of rounds. A site's own privacy is not a
 layer but its **policy**: every number a step lets go of passes through `Site.noised`.
 
 ::
@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -31,8 +32,9 @@ from fedspan.errors import FedspanError, PolicyError, StateLost
 from fedspan.reduce import Gather, Mean, Merge, Reduce, Sum
 
 __all__ = [
-    "STEPS", "Array", "Cohort", "Gather", "Late", "Mean", "Memory", "Merge", "Outcome", "Plain", "Policy", "Reduce",
-    "Reply", "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered", "site_step",
+    "STEPS", "Array", "Cohort", "Gather", "Late", "Masked", "Mean", "Memory", "Merge", "Outcome", "Plain", "Policy",
+    "Reduce", "Reply", "Round", "Sensitivity", "Site", "Solve", "Step", "Sum", "answer", "drive", "numbered",
+    "site_step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -62,11 +64,21 @@ class Round:
     """Until when sites are at work on replies that are carried over, of any step, by the engine's own time."""
     terms: dict[str, Plain] | None = None
     """The state every site has from set-up (the preparation), for one that lost its own and may restart."""
+    total: float | None = None
+    """The trace of all prepared rows' Gram matrix, where the study knows it exactly: secure sums are scaled by it."""
+    weight: float | None = None
+    """The number of those rows (or the sum of their weights), likewise."""
+    letters: Mapping[str, Plain] = field(default_factory=dict)
+    """What single sites are told beside the message, and nobody else."""
 
     @cached_property
     def digest(self) -> str:
         """The question's fingerprint: the same round may only ever be asked with the same one."""
         return digest([self.number, self.step.name, self.message])
+
+    def told(self, site: str) -> Plain:
+        """Return the message as one site gets it: with its own letter, if there is one."""
+        return {**self.message, "letter": self.letters[site]} if site in self.letters else self.message
 
 
 class Late(NamedTuple):
@@ -93,6 +105,29 @@ class Outcome(NamedTuple):
     """Replies that came too late and count nowhere: they left their sites all the same."""
     clock: float = 0.0
     """The engine's own time when the round was over, where it keeps one."""
+    times: Mapping[str, int] = MappingProxyType({})
+    """How often a reply counts, for the sites where that is not once."""
+    masked: Masked | None = None
+    """How the sum was made, where the coordinator saw nothing else."""
+
+
+class Masked(NamedTuple):
+    """A secure sum, as the run's history tells it."""
+
+    asked: int
+    """Sites that gave their keys."""
+    neighbours: int
+    """With how many others each site shared masks."""
+    quorum: int
+    """How many of those asked it took."""
+    dropped: tuple[str, ...] = ()
+    """Sites that fell silent after that, and are not in the sum."""
+    refused: Mapping[str, str] = MappingProxyType({})
+    """Why sites took no further part, in their own words."""
+    rounding: float = 0.0
+    """The most that fixed-point rounding moved any number of the sum."""
+    attempts: int = 1
+    """How often it took, each time with fresh keys."""
 
 
 Solve = Generator[Round, Any, T]
@@ -160,6 +195,11 @@ Sensitivity = Callable[[Any, Any, dict[str, tuple[int, ...]]], dict[str, float]]
 for each named part of a release, the most that a neighbour can change it (L2). 0: it depends on no row."""
 
 
+Bound = Callable[[Any, float, float], dict[str, float] | None]
+"""From a message, and from the sum of squares and the number of some prepared rows: the most that any number of each
+part of a reply about them is (``"value"``: of a reply that is one array). Adding up over sites; None: not known."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A site's half of a solver. The name travels, never the code.
@@ -168,7 +208,9 @@ class Step:
     message and the study's terms, or ``"leave"`` the round. ``setup`` marks rounds that prepare data, counted apart.
     ``free`` marks rounds that agree or measure and are no part of a method: no time passes in virtual time, and they
     are counted apart too. ``sensitivity`` bounds what a neighbour changes; a step without it is refused under a
-    privacy policy.
+    privacy policy. ``bound`` bounds the numbers of the reply, for secure sums to be scaled by; without one they ask
+    first. ``public`` marks steps that tell no figure of the rows where these are private. ``protocol`` marks parts of
+    a secure sum: they keep a state of their own and, ``quick``, take a site no time.
     """
 
     name: str
@@ -177,6 +219,10 @@ class Step:
     setup: bool = False
     sensitivity: Sensitivity | None = None
     free: bool = False
+    bound: Bound | None = None
+    public: bool = False
+    protocol: bool = False
+    quick: bool = False
 
     def __call__(self, site: Site, message: Plain) -> Reply:
         """Run the step at a site."""
@@ -187,15 +233,13 @@ STEPS: dict[str, Step] = {}
 """Every step by its name: what a site looks a question up in."""
 
 
-def site_step(
-    name: str, *, lost: str = "leave", setup: bool = False, sensitivity: Sensitivity | None = None, free: bool = False
-) -> Callable[[Callable[[Site, Any], Reply]], Step]:
-    """Register a function as a step under a name that can travel."""
+def site_step(name: str, **marks: Any) -> Callable[[Callable[[Site, Any], Reply]], Step]:
+    """Register a function as a step under a name that can travel; ``marks`` are the fields of `Step`."""
 
     def register(run: Callable[[Site, Any], Reply]) -> Step:
         if name in STEPS:
             raise ValueError(f"two steps are called {name!r}")
-        STEPS[name] = Step(name, run, lost, setup, sensitivity, free)
+        STEPS[name] = Step(name, run, **marks)
         return STEPS[name]
 
     return register
@@ -203,6 +247,13 @@ def site_step(
 
 class Policy(Protocol):
     """A site's privacy policy: sees every part of a release before it leaves, and returns what may leave."""
+
+    exact: bool
+    """Whether the noise of this site's releases is a share on a grid, which nothing may round any more."""
+
+    def steps(self) -> Mapping[str, float] | None:
+        """Return the grid that each part of the last release lies on, or None where nothing is noised here."""
+        ...
 
     def admit(self, site: Site, question: Round) -> None:
         """Refuse a question before the step runs."""
@@ -281,7 +332,8 @@ class Site:
     """All that a step may see of a site."""
 
     __slots__ = (
-        "_rng", "asked", "data", "id", "memory", "policy", "prepared", "reopen", "round", "seed", "source", "state",
+        "_rng", "asked", "data", "id", "masks", "memory", "policy", "prepared", "reopen", "round", "seed", "source",
+        "state",
     )  # fmt: skip
 
     def __init__(
@@ -303,6 +355,8 @@ class Site:
         """The preparation that ``data`` is seen through."""
         self.policy = policy
         self.memory = Memory() if memory is None else memory
+        self.masks: Any = None
+        """This site's half of secure sums (`fedspan.secure.Party`), where it answers in no other way."""
         self.seed = seed
         self.reopen = reopen
         """Sees the data as a state says it is prepared, where it is not."""
@@ -350,11 +404,21 @@ class Site:
 
     def withholds(self, figure: str) -> bool:
         """Whether this site keeps a figure about its data to itself."""
-        return self.policy is not None and self.policy.withholds(figure)
+        return self.masks is not None if self.policy is None else self.policy.withholds(figure)
 
 
-def answer(site: Site, question: Round) -> Reply:
-    """The site's half of every engine: go on from the right state, run the step, commit before replying."""
+def answer(site: Site, question: Round, *, masked: bool = False) -> Reply:
+    """The site's half of every engine: go on from the right state, run the step, commit before replying.
+
+    ``masked``: the reply goes no further than the mask that hides it.
+    """
+    if question.step.protocol:
+        site.asked = question
+        return question.step.run(site, question.told(site.id))
+    if site.masks is not None and not masked and not question.step.public:
+        raise PolicyError(
+            f"site {site.id!r} answers {question.step.name} in masked rounds only; it was asked without masks"
+        )
     memory, parent = site.memory, question.parents.get(site.id)
     known = memory.recall(question)
     if known is not None:

@@ -1,9 +1,9 @@
 """Assemble and run a study: data preparation, solver, layers, engine. The order of layers is fixed here.
 
-solver, set-up  ->  numbered  ->  observe  ->  merging  ->  follow  ->  record  ->  account  ->  transcript  ->  engine
+solver, set-up -> numbered -> observe -> merging -> follow -> record -> account -> secure sums -> transcript -> engine
 
 `merging` sees to `Merge` rounds only. `record` is there with a run folder, `transcript` only where it is asked for too,
-`follow` and `account` in a private study.
+`follow` and `account` in a private study, `secure_sums` where the coordinator is to learn sums only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ import numpy as np
 from fedspan.data import Facts, Source
 from fedspan.engines import Engine, get_engine
 from fedspan.errors import BudgetExhausted, ConfigurationError, DataError, FileError, PolicyError
-from fedspan.layers import Journal, OnRound, RoundRecord, account, follow, merging, observe, record, transcript
+from fedspan.layers import (
+    Journal,
+    OnRound,
+    RoundRecord,
+    account,
+    follow,
+    merging,
+    observe,
+    record,
+    secure_sums,
+    transcript,
+)
 from fedspan.linalg import Estimate, canonical_signs
 from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.ledger import Ledger
@@ -29,9 +40,10 @@ from fedspan.privacy.terms import check_terms
 from fedspan.privacy.transcript import TranscriptWriter
 from fedspan.rounds import Site, Solve, drive, numbered
 from fedspan.run_folder import check_record, contents, discard, open_journal, run_name
+from fedspan.secure import SumTerms
 from fedspan.sites import LEDGER, open_sites
 from fedspan.solvers import Solver, Streaming
-from fedspan.study import Progress, Study, solve_study
+from fedspan.study import Progress, Study, check_sums, solve_study
 from fedspan.topology import fan_out_of
 
 __all__ = ["Result", "Study", "assemble", "run"]
@@ -102,6 +114,8 @@ def run(
         raise ConfigurationError(
             'record="transcript" keeps what each site released in the run folder, and none was given; name one'
         )
+    check_sums(study, study.solver)
+    study.masks(len(sources))  # refuses what secure sums cannot serve, before anything is written
     before = None if folder is None else contents(folder)
     if study.privacy is not None:
         check_terms(study.privacy, study.preparation, study.cohort, len(sources))
@@ -130,13 +144,15 @@ def _run(
         secret = Secret(None if folder is None else folder / KEY)
         releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger, secret=secret)
     site_folder = None if folder is None else folder / "sites"
+    masks = study.masks(len(sources), run_id)
     sites = open_sites(
-        sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id, preparation=study.preparation
-    )
+        sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id, preparation=study.preparation,
+        masks=masks,
+    )  # fmt: skip
     history: list[RoundRecord] = []
     progress = Progress()
     watching = [lambda r, _: history.append(r), *watchers]
-    solve = assemble(solve_study(study, progress), journal, releases, writer, watching)
+    solve = assemble(solve_study(study, progress), journal, releases, writer, watching, masks)
     stopped = None
     try:
         progress.solution = drive(solve, engine(sites, study.seed))
@@ -175,6 +191,7 @@ def assemble(
     releases: Releases | None,
     writer: TranscriptWriter | None,
     watchers: Sequence[OnRound],
+    masks: SumTerms | None = None,
 ) -> Solve[Any]:
     """Put the layers around a solver, in their order."""
     solve = merging(observe(numbered(solve), *watchers))
@@ -184,4 +201,6 @@ def assemble(
         solve = record(solve, journal)
     if releases is not None:
         solve = account(solve, releases)
+    if masks is not None:
+        solve = secure_sums(solve, masks)
     return solve if writer is None else transcript(solve, writer)

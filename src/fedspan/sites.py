@@ -25,6 +25,7 @@ from fedspan.privacy.policy import SitePolicy
 from fedspan.privacy.releases import Releases
 from fedspan.privacy.secret import KEY, Secret
 from fedspan.rounds import Memory, Reply, Round, Site
+from fedspan.secure import SumTerms
 
 LEDGER = "ledger.sqlite"
 """A privacy ledger's file, in a site's folder and in the coordinator's."""
@@ -94,10 +95,19 @@ def open_sites(
     privacy: GaussianPrivacy | None = None,
     run: str = "",
     preparation: Preparation | None = None,
+    masks: SumTerms | None = None,
 ) -> list[Site]:
-    """Open sites in name order; with a folder, each with a durable memory and ledger in its own sub-folder."""
+    """Open sites in name order; with a folder, each with a durable memory and ledger in its own sub-folder.
+
+    With ``masks`` they answer in secure sums only.
+    """
     terms = None if privacy is None else Terms(privacy, run, len(sources), preparation)
-    return [open_site(name, sources[name], seed=seed, folder=folder, terms=terms) for name in sorted(sources)]
+    sites = [open_site(name, sources[name], seed=seed, folder=folder, terms=terms) for name in sorted(sources)]
+    if masks is not None:
+        parties = masks.parties(sorted(sources), folder)
+        for site in sites:
+            site.masks = parties[site.id]
+    return sites
 
 
 class Terms(NamedTuple):

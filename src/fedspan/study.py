@@ -19,8 +19,10 @@ from fedspan.linalg import Estimate, left_svd, orth, orth_against
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.terms import coverable, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.rounds import Cohort, Solve
+from fedspan.secure import SecureSums, SumTerms
 from fedspan.solvers import (
     NAMES,
+    SOLVERS,
     Covariance,
     PrivatePower,
     Problem,
@@ -46,12 +48,15 @@ class Study:
     init: Array | None = None
     """A d x k basis to start from: a warm start."""
     privacy: GaussianPrivacy | None = None
+    secure: SecureSums | None = None
+    """Whether the coordinator learns sums only, and on what terms."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.solver, str):
             check_solver(self.solver)
         if self.privacy is not None and not isinstance(self.privacy, GaussianPrivacy):
             raise ConfigurationError(f"privacy is a GaussianPrivacy or None, got {self.privacy!r}")
+        object.__setattr__(self, "secure", secure_of(self.secure))
 
     def _shape(self, source: Source) -> list[int | None]:
         """Return a site's shape; without its rows where those are its own (its memory knows them)."""
@@ -66,7 +71,57 @@ class Study:
             "cohort": asdict(self.cohort), "seed": self.seed, "init": None if self.init is None else digest(self.init),
             "sites": {name: self._shape(source) for name, source in sorted(sources.items())},
             "privacy": None if self.privacy is None else self.privacy.as_plain(),
+            "secure": None if self.secure is None else self.secure.as_plain(),
         }  # fmt: skip
+
+    def drawn(self, sites: int) -> int:
+        """Return how many sites a round asks."""
+        pool = sites if self.cohort.only is None else len(self.cohort.only)
+        return pool if self.cohort.fraction == 1 else max(1, round(self.cohort.fraction * pool))
+
+    def masks(self, sites: int, run: str = "") -> SumTerms | None:
+        """Return what sites and coordinator agree on about secure sums; None where replies are seen one by one.
+
+        Shares of noise protect nobody whose reply is seen alone: ``trust="distributed"`` implies secure sums.
+        """
+        privacy = self.privacy
+        shared = privacy is not None and privacy.trust == "distributed"
+        if self.secure is None and not shared:
+            return None
+        rules = SecureSums() if self.secure is None else self.secure
+        pool, drawn = sites if self.cohort.only is None else len(self.cohort.only), self.drawn(sites)
+        least = 0 if privacy is None or not shared else privacy.honest or sites
+        # A sum that noise was split for must be the only one of its round: its quorum is of all sites.
+        terms = SumTerms(
+            rules, run, pool if shared else drawn, least, privacy is not None and privacy.trust != "central"
+        )
+        check_masks(terms, self.cohort, drawn)
+        return terms
+
+
+def secure_of(given: Any) -> SecureSums | None:
+    """Return the rules that a parameter ``secure`` means."""
+    if isinstance(given, SecureSums) or given is None:
+        return given
+    if isinstance(given, bool | np.bool_):
+        return SecureSums() if given else None
+    raise ConfigurationError(f"secure is True, False or SecureSums(threshold=...), got {given!r}")
+
+
+def check_masks(terms: SumTerms, cohort: Cohort, drawn: int) -> None:
+    """Refuse a cohort that secure sums cannot serve."""
+    terms.rules.check(drawn)
+    if cohort.late == "carry":
+        raise ConfigurationError(
+            "late = 'carry' lets a reply count in another round than its own, and secure sums hide it in one; set "
+            "late = 'drop'"
+        )
+    waited = min(cohort.first or drawn, drawn)
+    if waited < terms.fewest:
+        raise ConfigurationError(
+            f"the cohort waits for {waited} sites, and a secure sum takes at least {terms.fewest} of "
+            f"{terms.expected}: the rest count as dropped out; wait for more (first), or ask fewer"
+        )
 
 
 @dataclass
@@ -203,7 +258,9 @@ def solve_rank(
         rows=facts.n_rows if facts.rows else None, sites=facts.sites,
         precision=facts.precision, cohort=study.cohort, rng=rng,
     )  # fmt: skip
-    solution = yield from under({"preparation": facts.preparation}, solver.solve(problem), progress)
+    exact = study.privacy is None
+    known = (facts.total, facts.weight) if exact else (None, None)
+    solution = yield from under({"preparation": facts.preparation}, solver.solve(problem), progress, *known)
     basis, values = solution.estimate
     missing = k - basis.shape[1]
     if missing > 0:  # the rows have fewer directions than k: the rest is any others, of value zero
@@ -212,15 +269,22 @@ def solve_rank(
     return replace(solution, estimate=Estimate(basis[:, :k], values[:k]))
 
 
-def under(terms: dict[str, Any], solve: Solve[Solution], progress: Progress | None = None) -> Solve[Solution]:
-    """Name the study's terms in every question, so that a site which lost its state can restart; note progress."""
+def under(
+    terms: dict[str, Any],
+    solve: Solve[Solution],
+    progress: Progress | None = None,
+    total: float | None = None,
+    weight: float | None = None,
+) -> Solve[Solution]:
+    """Name the study's terms and scale in every question, so that a site which lost its state can restart, and masked
+    sums know what they add up to; note progress."""
     value = None
     while True:
         try:
             question = solve.send(value)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        value = yield replace(question, terms=terms)
+        value = yield replace(question, terms=terms, total=total, weight=weight)
         if progress is not None:
             product = value.get("product") if isinstance(value, dict) else value
             if isinstance(product, np.ndarray) and product.ndim == 2:
@@ -245,11 +309,25 @@ def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> 
             f"{NAMES[type(solver)]} needs every site in every round, but the cohort is {study.cohort}; "
             f"take fedpower or power, or ask all sites"
         )
+    check_sums(study, solver)
     if symmetric and NAMES[type(solver)] == "dr-svd":
         raise ConfigurationError("dr-svd multiplies rows, of which shares of a symmetric matrix have none; take krylov")
     if study.cohort.sample != "uniform" and NAMES[type(solver)] != "fedpower":
         raise ConfigurationError("sampling by size with replacement is FedPower's scheme 1; take solver fedpower")
     return solver
+
+
+def check_sums(study: Study, solver: str | Solver) -> None:
+    """Refuse a solver that must see single replies where only sums are seen."""
+    if study.secure is None or solver == "auto":
+        return
+    chosen: Any = make(solver) if isinstance(solver, str) else solver
+    if not getattr(chosen, "sums_only", True):
+        able = [name for name, kind in SOLVERS.items() if getattr(kind(), "sums_only", True)]
+        raise ConfigurationError(
+            f"{NAMES.get(type(chosen), type(chosen).__name__)} shows the coordinator single replies, or waits for few "
+            f"of them, and secure sums show it sums of most; take one of {', '.join(able)}"
+        )
 
 
 def check_rank(wanted: int | float | str, facts: Facts) -> None:

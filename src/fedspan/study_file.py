@@ -28,6 +28,7 @@ from fedspan.errors import ConfigurationError, DataError, FedspanError, nearest
 from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort
 from fedspan.run_folder import check_record
+from fedspan.secure import SecureSums
 from fedspan.solvers import SOLVERS, Solver, make
 from fedspan.study import Study
 from fedspan.toml_tables import FLAG, NUMBER, TABLE, TEXT, WHOLE, Kind, Table, as_hinted, fitting, shown
@@ -51,6 +52,10 @@ PRIVACY = {
     "calibration": TEXT, "shares": TABLE, "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT,
     "adaptive_clip": FLAG, "testing_seed": WHOLE,
 }  # fmt: skip
+SECURE = {
+    "threshold": NUMBER, "minimum": WHOLE, "colluding": NUMBER, "dropouts": NUMBER, "security": WHOLE,
+    "correctness": WHOLE, "complete_up_to": WHOLE, "repeats": WHOLE,
+}  # fmt: skip
 TRIPLES = {"user": TEXT, "item": TEXT, "value": TEXT, "vocabulary": NAMES, "unknown": TEXT}
 EITHER = Kind("true, false or a table of options", lambda v: FLAG.fits(v) or TABLE.fits(v))
 LAYOUT = {"delimiter": TEXT, "decimal": TEXT, "header": FLAG, "triples": EITHER}
@@ -60,6 +65,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "solve": ("estimator", "n_components", "solver", "settings"),
     "participation": tuple(COHORT),
     "privacy": tuple(PRIVACY),
+    "secure": tuple(SECURE),
     "run": ("secure", "engine", "speeds", "seed", "folder", "record"),
 }
 """The keys of each table; [sites] has one for each site."""
@@ -76,7 +82,6 @@ LABELLED = {
 _HOMES = {key: f"[{table}]" for table, keys in KEYS.items() for key in keys} | {
     key: f'[{table}] of studies with estimator = "representation"' for table, keys in LABELLED.items() for key in keys
 }
-_LATER = "is not available in this version of fedspan"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +127,8 @@ class StudyFile:
     privacy: GaussianPrivacy | None = None
     speeds: VirtualTime | None = None
     """How fast the sites are, where the engine is in virtual time."""
+    secure: SecureSums | None = None
+    """Whether the coordinator learns sums only, and on what terms."""
 
     @property
     def execution(self) -> str | VirtualTime:
@@ -132,7 +139,7 @@ class StudyFile:
         """Return the study that `fedspan.run.run` takes."""
         return Study(
             n_components=self.n_components, solver=self.solver, preparation=self.preparation,
-            cohort=self.cohort, seed=self.seed, privacy=self.privacy,
+            cohort=self.cohort, seed=self.seed, privacy=self.privacy, secure=self.secure,
         )  # fmt: skip
 
     def open_sources(self) -> dict[str, Source]:
@@ -249,8 +256,6 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
     top, tables = tables_of(raw)
     data, solve, run, base = tables["data"], tables["solve"], tables["run"], path.parent
     estimator = _estimator(solve)
-    if run.get("secure", FLAG, False):
-        raise ConfigurationError(f"[run] secure = true {_LATER}; set it to false")
     record = run.get("record", TEXT, "rounds")
     with prefixed("[run] "):
         check_record(record)
@@ -272,7 +277,17 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         record=record,
         privacy=privacy_of(tables["privacy"]) if "privacy" in raw else None,
         speeds=speeds,
+        secure=_secure(run, tables["secure"], given="secure" in raw),
     )
+
+
+def _secure(run: Table, rules: Table, *, given: bool) -> SecureSums | None:
+    """Return what [secure] says, or its defaults where [run] has secure = true."""
+    wanted = run.get("secure", FLAG, given)
+    if given and not wanted:
+        raise ConfigurationError("[run] secure = false, and there is a table [secure]; leave out one of the two")
+    with prefixed("[secure] "):
+        return SecureSums(**rules.given(SECURE)) if wanted else None
 
 
 def engine_of(run: Table, sites: Mapping[str, SiteEntry]) -> tuple[str, VirtualTime | None]:

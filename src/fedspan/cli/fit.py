@@ -149,6 +149,8 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
         ("traffic", f"{human_bytes(s['bytes_up'])} from the sites, {human_bytes(s['bytes_down'])} to them"),
         ("found", _found(s)),
     ]
+    if s["secure"]:
+        rows.append(("secure", _secured(s["secure"])))
     if s["stopped"]:
         rows.append(("stopped", f"at the last estimate: {s['stopped']}"))
     if s["privacy"]:
@@ -162,6 +164,15 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     ]
     say_exactly(*labelled(rows), "")
     say(_components(s))
+
+
+def _secured(secure: dict[str, Any]) -> str:
+    """Return how the sums were made."""
+    words = f"the coordinator saw {counted(secure['sums'], 'sum')}, and no site's reply"
+    words += f"; {counted(secure['dropped'], 'drop-out')}" if secure["dropped"] else ""
+    words += f"; {counted(secure['asked_again'], 'sum')} asked again" if secure["asked_again"] else ""
+    words += "".join(f"; {site} refused: {why}" for site, why in secure["refused"].items())
+    return f"{words}; rounding at most {secure['rounding']:.2g}"
 
 
 def _spent(privacy: dict[str, Any], ledger: Path) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from fedspan.cli import plan_representation
 from fedspan.cli.output import Json, bold, counted, print_json, say
-from fedspan.cli.plan_table import privacy_table, rounds_table
+from fedspan.cli.plan_table import masks_words, privacy_table, rounds_table
 from fedspan.errors import ConfigurationError
 from fedspan.learning_file import is_learning, load_learning
 from fedspan.plan import Plan, make_plan
@@ -69,6 +69,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "site_memory": plan.site_memory,
         "coordinator_memory": plan.coordinator_memory,
         "privacy": None if plan.privacy is None else plan.privacy.as_plain(),
+        "masks": None if plan.masks is None else asdict(plan.masks),
     }
 
 
@@ -88,6 +89,8 @@ def show(name: str, plan: Plan) -> None:
         f"Memory: about {human_bytes(plan.coordinator_memory)} at the coordinator, "
         f"{human_bytes(plan.site_memory)} at a site beside its data.",
     )
+    if plan.masks is not None:
+        say("", masks_words(plan.masks))
     if plan.privacy is not None:
         say("", plan.privacy.words, "", privacy_table(plan.privacy))
     if plan.first_rank_only:

@@ -6,9 +6,9 @@ from itertools import groupby
 
 from rich.table import Table
 
-from fedspan.cli.output import plain_table
+from fedspan.cli.output import counted, plain_table
 from fedspan.learning_plan import LearningPlan
-from fedspan.plan import Plan, PlannedRound
+from fedspan.plan import Plan, PlannedMasks, PlannedRound
 from fedspan.privacy.guarantee import Guarantee
 from fedspan.progress import human_bytes
 
@@ -29,6 +29,20 @@ def rounds_table(plan: Plan | LearningPlan) -> Table:
     table.add_section()
     table.add_row("in all", "", "", "", "", "", human_bytes(plan.bytes_up), human_bytes(plan.bytes_down))
     return table
+
+
+def masks_words(masks: PlannedMasks) -> str:
+    """Return how the sums of a study are made secure, and what that costs beside bytes."""
+    lost = masks.sites - masks.fewest
+    words = (
+        f"Secure sums: the coordinator sees sums only, of at least {masks.fewest} of {counted(masks.sites, 'site')} "
+        f"({lost or 'no'} may drop out of a round). Each shares masks with {masks.neighbours} others; "
+        f"{masks.holders_needed} of those who hold its shares give a secret back."
+    )
+    if masks.noise is not None:
+        more = f"{masks.noise:.3g} times" if masks.noise > 1 else "no more than"
+        words += f" The noise on a sum of all is {more} that of one party who adds it alone."
+    return words
 
 
 def privacy_table(promised: Guarantee) -> Table:

@@ -168,6 +168,7 @@ def model_of(
     shared: dict[str, Any] = {
         "n_components": study.n_components, "solver": study.solver, "random_state": study.seed,
         "columns": p.columns, "privacy": study.privacy, "participation": None if study.cohort.is_full else study.cohort,
+        "secure": study.secure or False,
     }  # fmt: skip
     model: Model
     if kind == "pca":
@@ -205,9 +206,25 @@ def summarise(name: str, model: Model, result: Result, *, seconds: float, auto: 
         "clock": result.clock,
         "missing": facts.missing,
         "privacy": None if result.privacy is None else result.privacy.as_plain(),
+        "secure": secure_summary(result),
         "stopped": result.stopped,
         "n_sites": facts.sites,
         "fedspan": __version__,
+    }
+
+
+def secure_summary(result: Result) -> dict[str, Any] | None:
+    """Return how a run's sums were made, where the coordinator saw nothing else: the least and most of its rounds."""
+    made = [r.masked for r in result.history if r.masked is not None]
+    if not made:
+        return None
+    return {
+        "sums": len(made),
+        "neighbours": max(m.neighbours for m in made),
+        "dropped": sum(len(m.dropped) for m in made),
+        "asked_again": sum(m.attempts - 1 for m in made),
+        "refused": {site: why for m in made for site, why in m.refused.items()},
+        "rounding": max(m.rounding for m in made),
     }
 
 

@@ -59,6 +59,7 @@ class Prepared(Source):
         self.shape = (source.shape[0], self._aligned.width)
         self.dtype, self.pass_cost, self.symmetric = source.dtype, source.pass_cost, source.symmetric
         self._gram: Array | None = None
+        self._total: float | None = None
         self.bounds = bounds
         self._clips = self._clip_rows()
         self._small = self._prepared_if_small()
@@ -139,7 +140,7 @@ class Prepared(Source):
         some._held = list(self._reading.read(start, stop))
         some.shape = (max(stop - start, 0), self.shape[1])
         some._mass = self.mass * some.shape[0] / max(self.shape[0], 1)
-        some._gram = some._small = some._cursor = some._reading = None
+        some._gram = some._small = some._cursor = some._reading = some._total = None
         return some
 
     def _scaled(self) -> Iterator[tuple[Block, Array | None]]:
@@ -251,9 +252,12 @@ class Prepared(Source):
         return gram if self._scale is None else gram / np.multiply.outer(self._scale, self._scale)
 
     def total(self) -> float:
-        """Return the prepared rows' sum of squares, the trace of their Gram matrix."""
-        if self.symmetric:
-            return self._source.trace()  # type: ignore[attr-defined,no-any-return]
+        """Return the prepared rows' sum of squares, the trace of their Gram matrix; worked out once."""
+        if self._total is None:
+            self._total = self._source.trace() if self.symmetric else self._squares()  # type: ignore[attr-defined]
+        return self._total
+
+    def _squares(self) -> float:
         total = 0.0
         for block, weights in self.rows():
             squares = self._centred_squares(block, weights)

@@ -122,33 +122,35 @@ class SetUp:
         return self.agree is not None
 
 
-@site_step("data.describe", lost="restart", setup=True)
+@site_step("data.describe", lost="restart", setup=True, public=True)
 def describe(site: Site, message: dict[str, Plain]) -> Reply:
     """Say the shape, columns and precision of this site's data; refuse what cannot be used."""
     source: Source = site.source
     rows, features = source.shape
     if features == 0:
         raise DataError(f"site {site.id!r} has no columns; leave the site out or drop fewer columns")
-    if rows < message["min_rows"] and not site.withholds("rows"):
-        few = "no rows" if rows == 0 else f"{rows} rows, fewer than min_rows = {message['min_rows']}"
+    if rows < message["min_rows"] and (site.policy is None or not site.withholds("rows")):
+        said = f"{rows} rows, " if not site.withholds("rows") else ""
+        few = "no rows" if rows == 0 else f"{said}fewer than min_rows = {message['min_rows']}"
         raise DataError(f"site {site.id!r} has {few}; leave the site out or lower min_rows")
     names = None if source.columns is None else list(source.columns)
     if names is not None and len(set(names)) < len(names):
         twice = sorted({n for n in names if names.count(n) > 1})
         raise DataError(f"site {site.id!r} has duplicate columns {twice}; rename or drop them")
     missing = 0.0
-    if message["missing"] == "mean" and not site.withholds("missing"):
+    if message["missing"] == "mean" and (site.policy is None or not site.withholds("missing")):
         with _at(site):
             missing = sum(count_gaps(block) for block in source.blocks()) / max(rows * features, 1)
         if missing > message["max_missing_fraction"]:
+            said = f"{missing:.1%} of its entries, " if not site.withholds("missing") else ""
             raise DataError(
-                f"site {site.id!r} misses {missing:.1%} of its entries, more than max_missing_fraction = "
+                f"site {site.id!r} misses {said}more than max_missing_fraction = "
                 f"{message['max_missing_fraction']}; raise it, drop sparse columns or leave the site out"
             )
     value = {
         "rows": None if site.withholds("rows") else rows, "features": features, "columns": names,
         "dtype": source.dtype.name,
-        "symmetric": source.symmetric, "missing": missing,
+        "symmetric": source.symmetric, "missing": 0.0 if site.withholds("missing") else missing,
     }  # fmt: skip
     return Reply(value)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedspan.encoding import payload_bytes
-from fedspan.engines.simulated import Simulated, enough
+from fedspan.engines.simulated import Simulated, enough, repeated
 from fedspan.rounds import Cohort, Late, Outcome, Round
 
 
@@ -43,8 +43,10 @@ class InProcess(Simulated):
             collector.add(name, reply.value, reply.weight, times)
             answered.append(name)
         enough(question, len(answered) + len(question.carried), asked)
-        bytes_down = payload_bytes(question.message) * len(asked)
-        return Outcome(collector.result(), answered, bytes_up, bytes_down, tuple(carried), tuple(dropped))
+        return Outcome(
+            collector.result(), answered, bytes_up, self.sent(question, asked), tuple(carried), tuple(dropped),
+            times=repeated(asked),
+        )  # fmt: skip
 
     def _choose_late(self, question: Round, asked: Mapping[str, int]) -> set[str]:
         """All but those that the cohort waits for are late; who arrives first is drawn."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from fedspan.encoding import payload_bytes
 from fedspan.errors import CohortError, ConfigurationError, FedspanError, SiteError
 from fedspan.rounds import Reply, Round, Site, answer
 
@@ -25,6 +26,11 @@ class Simulated:
             return dict.fromkeys(self._sites, 1)
         rng = np.random.default_rng([self._seed, question.number])
         return question.cohort.draw(list(self._sites), rng, self._sizes)
+
+    def sent(self, question: Round, asked: Mapping[str, int]) -> int:
+        """Count the bytes to the sites asked: the message to each, and each one's own letter."""
+        letters = sum(payload_bytes(question.letters[name]) for name in asked if name in question.letters)
+        return payload_bytes(question.message) * len(asked) + letters
 
     def ask(self, name: str, question: Round) -> Reply:
         """Let a site answer; what goes wrong names the site."""
@@ -58,6 +64,11 @@ class Simulated:
 
     def _sizes(self) -> dict[str, float]:
         return {name: site.data.mass for name, site in self._sites.items()}
+
+
+def repeated(asked: Mapping[str, int]) -> dict[str, int]:
+    """Return how often a reply counts, where that is not once."""
+    return {name: times for name, times in asked.items() if times != 1}
 
 
 def enough(question: Round, answered: int, asked: Mapping[str, int]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedspan.encoding import Plain, payload_bytes
-from fedspan.engines.simulated import Simulated, enough
+from fedspan.engines.simulated import Simulated, enough, repeated
 from fedspan.engines.speeds import FixedSpeeds, Speeds, check_number
 from fedspan.errors import CohortError, ConfigurationError
 from fedspan.rounds import Late, Outcome, Reply, Round, Site
@@ -93,8 +93,10 @@ class _Clockwork(Simulated):
         if cohort.late == "carry":
             carried, dropped = [*carried, *race.afterwards()], []
         up = sum(payload_bytes(reply.value) for reply in race.replies.values())
-        down = payload_bytes(question.message) * len(asked)
-        return Outcome(collector.result(), sorted(counted), up, down, tuple(carried), tuple(dropped), over)
+        down = self.sent(question, asked)
+        return Outcome(
+            collector.result(), sorted(counted), up, down, tuple(carried), tuple(dropped), over, times=repeated(asked)
+        )
 
     def computes(self, question: Round) -> dict[str, float]:
         """Return how long each site computes in this round."""
@@ -134,6 +136,8 @@ class _Race:
         self._arrived: set[str] = set()
         begin = self.now + clockwork.communication + clockwork.travels(question.message)
         seconds, busy = clockwork.computes(question), question.busy
+        if question.step.quick:  # nothing but messages
+            seconds = dict.fromkeys(seconds, 0.0)
         self._events = [(max(begin, busy.get(name, begin)) + seconds[name], _COMPUTED, name) for name in asked]
         if question.step.free:
             self._events = [(self.now, _COMPUTED, name) for name in asked]

@@ -47,8 +47,6 @@ class FederatedDecomposition(Decomposition, ABC):
             A factor for each site: a list or dict as ``sites`` is.
         """
         study = self._study()
-        if self.secure:
-            raise ConfigurationError(f"secure={self.secure!r} is not available in this version of fedspan")
         sources = self._open(sites, sample_weight, site_weight)
         watchers: list[OnRound] = [round_printer()] if self.verbose else []
         on_round = self.on_round
@@ -138,7 +136,7 @@ def make_study(estimator: Any, preparation: Preparation) -> Study:
     return Study(
         n_components=wanted, solver=estimator.solver, preparation=preparation,
         cohort=cohort_of(estimator.participation), seed=seed_of(estimator.random_state), init=estimator.init,
-        privacy=estimator.privacy,
+        privacy=estimator.privacy, secure=estimator.secure,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class FederatedPCA(FederatedDecomposition):
         A `fedspan.privacy.GaussianPrivacy`: what the study promises. Noise is then added and charged to a ledger,
         ``rounds`` are chosen from public figures where the solver is given by name, and ``tol`` is ignored.
     secure
-        Not available in this version.
+        True or a `fedspan.secure.SecureSums`: the coordinator learns sums of the sites' replies, and no single one.
     participation
         A `Cohort`, or the fraction of sites asked in each round.
     engine

@@ -15,7 +15,7 @@ import numpy as np
 from fedspan.encoding import Plain
 from fedspan.errors import PolicyError
 from fedspan.privacy.mechanisms import add_noise, fixed_scale
-from fedspan.privacy.releases import PUBLIC, Releases
+from fedspan.privacy.releases import Releases
 from fedspan.rounds import Gather, Outcome, Round, Solve
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def follow(solve: Solve[T], releases: Releases) -> Solve[T]:
             return stop.value  # type: ignore[no-any-return]
         _install(releases, question)
         outcome = yield question
-        if question.step.name in PUBLIC:
+        if question.step.public:
             releases.features = next(iter(outcome.value.values()))["features"]
 
 
@@ -50,7 +50,7 @@ def account(solve: Solve[T], releases: Releases) -> Solve[T]:
             return stop.value  # type: ignore[no-any-return]
         _check_seen(releases, question)
         outcome = yield question
-        if question.step.name in PUBLIC:
+        if question.step.public:
             continue
         if isinstance(question.reduce, Gather):
             releases.charge(question, _gathered_shapes(question, outcome.value), block=_block(question))
@@ -60,7 +60,7 @@ def account(solve: Solve[T], releases: Releases) -> Solve[T]:
 
 def _check_seen(releases: Releases, question: Round) -> None:
     trust = releases.privacy.trust
-    if isinstance(question.reduce, Gather) and trust != "local" and question.step.name not in PUBLIC:
+    if isinstance(question.reduce, Gather) and trust != "local" and not question.step.public:
         raise PolicyError(
             f"step {question.step.name} shows the coordinator each reply, which trust = {trust!r} leaves without "
             f"enough noise; take a solver that needs sums only, or trust = 'local'"

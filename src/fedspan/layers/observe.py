@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedspan.encoding import Array
-from fedspan.rounds import Outcome, Round, Solve
+from fedspan.rounds import Masked, Outcome, Round, Solve
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ class RoundRecord:
     """The sine of the largest angle between this round's estimate and the one before (None: no estimate yet)."""
     clock: float = 0.0
     """The engine's own time when the round was over, where it keeps one: virtual seconds."""
+    masked: Masked | None = None
+    """How the sum was made, where the coordinator saw nothing else."""
 
 
 OnRound = Callable[[RoundRecord, Array | None], None]
@@ -62,6 +64,7 @@ def observe(solve: Solve[T], *watchers: OnRound) -> Solve[T]:
             aggregate=type(question.reduce).__name__.lower(),
             change=_change(before, question.estimate),
             clock=outcome.clock,
+            masked=outcome.masked,
         )
         for watcher in watchers:
             watcher(record, question.estimate)

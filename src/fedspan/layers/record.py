@@ -20,7 +20,7 @@ import numpy as np
 
 from fedspan.encoding import Array, Plain, decode, encode, write_atomically
 from fedspan.errors import FileError, ResumeError
-from fedspan.rounds import Late, Outcome, Round, Solve
+from fedspan.rounds import Late, Masked, Outcome, Round, Solve
 
 T = TypeVar("T")
 
@@ -46,8 +46,11 @@ class Journal:
         value = self._load(line["answer"])
         late = self._load(line["carried"]) if "carried" in line else []
         carried = tuple(Late(*reply) for reply in late)
-        clock = line.get("clock", 0.0)
-        return Outcome(value, line["sites"], line["bytes_up"], line["bytes_down"], carried, clock=clock)
+        clock, masked = line.get("clock", 0.0), line.get("masked")
+        return Outcome(
+            value, line["sites"], line["bytes_up"], line["bytes_down"], carried, clock=clock,
+            masked=None if masked is None else Masked(**{**masked, "dropped": tuple(masked["dropped"])}),
+        )  # fmt: skip
 
     def asked(self, question: Round) -> None:
         """Note a question before it is asked."""
@@ -62,6 +65,8 @@ class Journal:
         }  # fmt: skip
         if outcome.clock:
             line["clock"] = outcome.clock
+        if outcome.masked is not None:
+            line["masked"] = outcome.masked._asdict()
         if outcome.carried:
             line["carried"] = self._store(question.number, [list(late) for late in outcome.carried], ".late")
         self._append(line)

@@ -30,8 +30,8 @@ _NEIGHBOURS = {
 _TRUSTS = {
     "local": "nobody is trusted: each site adds the whole noise before anything leaves it",
     "distributed": (
-        "each site adds a share of the noise, enough while {sites} of them are honest; the coordinator is trusted to "
-        "ask every site the same question and to see only sums (replies are not masked in this version)"
+        "each site adds a share of the noise, enough while {sites} of those in a sum are honest; replies are masked, "
+        "and the coordinator sees nothing but such sums"
     ),
     "central": "the coordinator is trusted: sites send it plain sums and it adds the noise",
 }

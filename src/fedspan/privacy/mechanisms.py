@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,13 +36,28 @@ class Scale:
     share: float
     grid: Grid | None
 
+    @property
+    def step(self) -> float:
+        """The grid's step; of noise in floats, that of the grid it would lie on."""
+        if self.grid is not None:
+            return self.grid.step
+        return Grid.for_noise(self.share).step if self.share > 0 else 1.0
+
 
 def tight_scale(
-    sensitivity: float, mu: float, parts: int, size: int, sites: int, arithmetic: str, people: int = 1
+    sensitivity: float,
+    mu: float,
+    parts: int,
+    size: int,
+    sites: int,
+    arithmetic: str,
+    people: int = 1,
+    parties: int = 1,
 ) -> Scale:
     """Return the noise that a part of ``size`` numbers needs at cost mu^2 shared with ``parts`` - 1 others.
 
     ``people``: at how many sites a neighbour may move the rounding, where their shares of noise are summed.
+    ``parties``: how many replies are added up; each is cut where their sum in 64 bits could wrap around.
     """
     if not 1e-150 < sensitivity < 1e150:
         raise PolicyError(f"a release of sensitivity {sensitivity!r} cannot be noised; scale the question")
@@ -50,10 +65,16 @@ def tight_scale(
     sigma = bound * math.sqrt(parts) / mu
     if arithmetic == "float":
         return Scale(bound, sigma, sigma / math.sqrt(sites), None)
-    grid = Grid.for_noise(sigma / math.sqrt(sites))
+    grid = replace(Grid.for_noise(sigma / math.sqrt(sites), _SPLIT if sites > 1 else _WHOLE), most=_ROOM / parties)
     bound += people * grid.rounding_sensitivity(size)
     sigma = bound * math.sqrt(parts) / mu
     return Scale(bound, sigma, sigma / math.sqrt(sites), grid)
+
+
+_WHOLE, _SPLIT = 2.0**24, 2.0**18
+"""Steps of the grid in a deviation of noise. Shares of it have a coarser grid, which leaves their values more room."""
+_ROOM = 2.0**61
+"""Steps that a sum of values may reach: with noise it is below 2^62, and does not wrap around."""
 
 
 def fixed_scale(sigma: float, sites: int = 1) -> Scale:

@@ -22,7 +22,7 @@ import hashlib
 import math
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mpmath
 import numpy as np
@@ -196,6 +196,8 @@ class Grid:
     """
 
     step: float
+    most: float = field(default=2.0**62, repr=False)
+    """How many steps from zero a value is cut."""
 
     def __post_init__(self) -> None:
         """Refuse a step that is no power of two, or so extreme that multiples of it overflow or lose digits."""
@@ -214,14 +216,15 @@ class Grid:
         return cls(step if sigma / step >= at_least else step / 2)
 
     def to_grid(self, x: ArrayLike) -> NDArray[np.int64]:
-        """Return x in steps, rounded to the nearest (ties to even); beyond 2^62 steps cut there, NaN as 0.
+        """Return x in steps, rounded to the nearest (ties to even); beyond ``most`` steps cut there, NaN as 0.
 
         Cut and not refused: that a value was refused would tell something of it, and a cut brings neighbours no
-        further apart. 2^62 steps are 10^11 deviations of the noise at least.
+        further apart. 2^62 steps are 10^11 deviations of the noise at least; of noise split between n sites, 2^61 / n
+        steps are 10^12 / n of them.
         """
         with np.errstate(over="ignore"):
             steps = np.rint(np.asarray(x, dtype=np.float64) / self.step)
-        within: NDArray[np.int64] = np.nan_to_num(np.clip(steps, -(2.0**62), 2.0**62)).astype(np.int64)
+        within: NDArray[np.int64] = np.nan_to_num(np.clip(steps, -self.most, self.most)).astype(np.int64)
         return within
 
     def from_grid(self, k: ArrayLike) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ How releases are priced, charged and noised is in `fedspan.privacy.releases`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedspan.encoding import Array, Plain, digest
 from fedspan.errors import DataError, FedspanError, PolicyError, SiteError
 from fedspan.privacy.mechanisms import in_pieces
 from fedspan.privacy.questions import check_preparation, check_question
-from fedspan.privacy.releases import PUBLIC, Releases
+from fedspan.privacy.releases import Releases
 from fedspan.rounds import Round, Site
 
 
@@ -37,11 +37,13 @@ class SitePolicy:
         self._agreed, self._rows_digest = agreed, rows
         self.log: list[str] = []
         """What happened here, for this site's own eyes; with a run folder it is in a file there too."""
+        plain = releases.published is not None or self.privacy.arithmetic == "float"
+        self.exact = self.privacy.trust == "distributed" and not plain
         self._log_file = log_file
 
     def admit(self, site: Site, question: Round) -> None:
         """Refuse steps that no noise can cover, before they touch a row."""
-        if question.step.name in PUBLIC:
+        if question.step.public:
             return
         if question.step.sensitivity is None:
             raise PolicyError(
@@ -77,6 +79,10 @@ class SitePolicy:
         self.releases.bounds = getattr(data, "bounds", None)
         scales, tag = self.releases.charge(site.asked, {name: shape}, again=site.memory.durable, block=block)
         return in_pieces(self.releases.stream(site.asked, name, tag), scales[name][0])
+
+    def steps(self) -> Mapping[str, float] | None:
+        """Return the grid of each part of the last release; None where the coordinator adds the noise."""
+        return None if self.privacy.trust == "central" else self.releases.steps
 
     def _rows(self, site: Site) -> float:
         """This site's rows, for the published formulas that take them as public."""

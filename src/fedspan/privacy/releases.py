@@ -30,8 +30,6 @@ SETUP = {
 }  # fmt: skip
 """The share of the budget that each part of a set-up release is charged to."""
 SMALLEST = 1e-150
-PUBLIC = ("data.describe",)
-"""Steps that release no figure of the rows: columns' names, types, and the number of rows where that is public."""
 
 
 class Releases:
@@ -59,6 +57,9 @@ class Releases:
         self.raw = RowBounds()
         """What raw rows are clipped to in the set-up releases."""
         self.features = 1
+        self.steps: dict[str, float] = {}
+        """The grid that each part of the last release lies on; 1 where it is nothing but zeros."""
+        self._parties = sites
         self.planned: int | None = None
         """How many releases the solver will make."""
         self.context: Plain = None
@@ -193,6 +194,7 @@ class Releases:
             if sensitivity > 0:
                 groups.setdefault(SETUP.get((question.step.name, name), "solver"), []).append(name)
         scales: dict[str, tuple[Scale, Array | float]] = {}
+        self.steps = dict.fromkeys(shapes, 1.0)
         charges = []
         for share, names in groups.items():
             cost = self.cost(question, share)
@@ -205,9 +207,10 @@ class Releases:
                 else:
                     scale = tight_scale(
                         sensitivities[name], math.sqrt(cost), len(names), size, self.sites, self.privacy.arithmetic,
-                        self.privacy.rows_per_person,
+                        self.privacy.rows_per_person, self._parties,
                     )  # fmt: skip
                     scales[name] = scale, 1.0
+                self.steps[name] = scales[name][0].step
             noise = {name: {"sensitivity": sensitivities[name], "sigma": scales[name][0].sigma} for name in names}
             said = {"neighbours": self.privacy.relation, "trust": self.privacy.trust}
             charges.append((names, cost, {**noise, **said}))

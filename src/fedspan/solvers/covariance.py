@@ -31,7 +31,12 @@ def gram_sensitivity(message: None, neighbours: Any, shapes: dict[str, tuple[int
     return {"gram": neighbours.gram()}
 
 
-@site_step("covariance.gram", sensitivity=gram_sensitivity)
+def gram_bound(message: None, total: float, weight: float) -> dict[str, float]:
+    """|G_ij| <= (||a_i||^2 + ||a_j||^2) / 2, at most half the trace off the diagonal; and sqrt(2) / 2 < 1."""
+    return {"value": total}
+
+
+@site_step("covariance.gram", sensitivity=gram_sensitivity, bound=gram_bound)
 def gram(site: Site, message: None) -> Reply:
     """The upper triangle of A_i'A_i, off-diagonal entries times sqrt(2)."""
     return Reply(site.noised(gram=to_triangle(site.data.gram())))

@@ -68,6 +68,7 @@ class Doubling:
     growth: str = "sites"
     resample: str = "round"
     releases = None
+    sums_only = False  # its early stages wait for few sites, fewer than a sum can hide
 
     def __post_init__(self) -> None:
         _check_stage(self.stage)

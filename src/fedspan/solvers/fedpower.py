@@ -56,7 +56,16 @@ def is_clipped(message: dict[str, Plain]) -> bool:
     return bool(message["steps"] != 1 or message["average"])
 
 
-@site_step("fedpower.local_steps", sensitivity=local_sensitivity)
+def local_bound(message: Any, total: float, weight: float) -> dict[str, float] | None:
+    """Y is A_i'A_i times an orthonormal Z, or (one step) times the Z that was sent, turned."""
+    if message["per_row"]:
+        return None  # divided by the site's own rows, it does not add up
+    if message["average"]:
+        return {"value": weight}
+    return {"value": total * (max(1.0, float(np.linalg.norm(message["z"]))))}
+
+
+@site_step("fedpower.local_steps", sensitivity=local_sensitivity, bound=local_bound)
 def local_steps(site: Site, message: dict[str, Plain]) -> Reply:
     """Alg. 2 lines 4-6, for the steps since the last synchronisation (Alg. 3 lines 4-8)."""
     z, steps = message["z"], whole("steps", message["steps"])
@@ -150,6 +159,11 @@ class FedPower(Iterative):
                 yield max(p >> i, 1)  # LocalPower (Li et al. 2020)
             else:
                 yield self.sync if isinstance(self.sync, int) else p  # (3.1)
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether the coordinator needs no more than sums of the sites' replies."""
+        return self.reference == "global" or self.align is None
 
     @property
     def takes_local_steps(self) -> bool:

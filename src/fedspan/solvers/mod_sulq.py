@@ -64,6 +64,7 @@ class ModSulq:
     slice_width: int = 64
     merge: str = "tight"
     partial = False
+    sums_only = False
     releases = 1
 
     def __post_init__(self) -> None:

@@ -47,6 +47,7 @@ class UDA:
     """Unweighted distributed averaging of the sites' projectors: one round, and one for the values."""
 
     partial = True
+    sums_only = False
     releases = None  # a local basis can turn by a right angle for one row: there is no sensitivity to declare
     weighs = False
 
@@ -91,6 +92,7 @@ class RandomizedSVD:
 
     iteration_rank: int | None = None
     partial = False
+    sums_only = False
     releases = None  # the factor of A_i W has no bound of its own
 
     def __post_init__(self) -> None:

@@ -79,13 +79,28 @@ def product_sensitivity(z: Array, neighbours: Any, shapes: dict[str, tuple[int, 
     return {"product": neighbours.product(z)} | ({"rows": neighbours.count()} if "rows" in shapes else {})
 
 
-@site_step("gram.multiply", sensitivity=product_sensitivity)
+def product_bound(z: Array, total: float, weight: float) -> dict[str, float]:
+    """No entry of A_i'A_i Z is above ||A_i||_F^2 times the longest column of Z."""
+    return {"value": total * longest_column(z)}
+
+
+def counted_bound(z: Array, total: float, weight: float) -> dict[str, float]:
+    """The same, and the rows."""
+    return {"product": total * longest_column(z), "rows": weight}
+
+
+def longest_column(z: Array) -> float:
+    """Return the largest norm of a column."""
+    return float(np.sqrt(np.einsum("ij,ij->j", z, z).max(initial=0.0)))
+
+
+@site_step("gram.multiply", sensitivity=product_sensitivity, bound=product_bound)
 def multiply(site: Site, z: Array) -> Reply:
     """A_i' A_i Z (FedPower, Alg. 1 line 4), plus this site's own noise if its policy asks for any."""
     return Reply(site.noised(product=site.data.gram_times(z)))
 
 
-@site_step("gram.multiply_counted", sensitivity=product_sensitivity)
+@site_step("gram.multiply_counted", sensitivity=product_sensitivity, bound=counted_bound)
 def multiply_counted(site: Site, z: Array) -> Reply:
     """The same with the number of rows behind it, for rounds that only some sites answer."""
     rows = np.array(float(site.data.mass))

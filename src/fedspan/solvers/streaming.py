@@ -96,6 +96,7 @@ class Streaming:
     fan_out: int | None = None
     depth: int | None = None
     partial = True
+    sums_only = False
     releases = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,122 @@
+"""Who takes part in one secure sum, and what both sides work out of it alike: session, graph, points, texts to sign.
+
+The session is a hash of all that the sum is about: the run, the round, the question, and every participant's fresh
+keys. The graph, the keys and every signature hang on it, so nothing of one sum is of any use in another, and nobody
+picks neighbours for a site: whoever wants another graph needs other keys, which is one draw more from the same lot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedspan.encoding import digest, encode
+from fedspan.secure.graph import Circle
+from fedspan.secure.rules import SecureSums
+
+KINDS = ("bound", "value")
+"""What is summed: bounds that a scale is chosen by, or the replies themselves."""
+ADVERT = 32 + 32 + 64
+"""Bytes of an advert: the key that masks are made with, the one that boxes are sealed with, and a signature."""
+
+
+@dataclass(frozen=True)
+class Advert:
+    """A site's fresh public keys for one sum, signed by its identity."""
+
+    mask: bytes
+    seal: bytes
+    signature: bytes
+
+    @classmethod
+    def of(cls, octets: bytes) -> Advert:
+        """Return the advert of `ADVERT` bytes."""
+        return cls(octets[:32], octets[32:64], octets[64:])
+
+    @property
+    def octets(self) -> bytes:
+        """As it travels."""
+        return self.mask + self.seal + self.signature
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What one secure sum is about: the same at the coordinator and at every site that masks agree with."""
+
+    run: str
+    number: int
+    kind: str
+    question: str
+    """The digest of the round's question."""
+    nonce: str
+    """The coordinator's, another for each attempt."""
+    rules: SecureSums
+
+    def advert_text(self, name: str, mask: bytes, seal: bytes) -> bytes:
+        """Return what a site signs to say that these are its keys."""
+        return encode(["fedspan keys 1", *self._plain, name, mask.hex(), seal.hex()])
+
+    @cached_property
+    def _plain(self) -> list[object]:
+        return [self.run, self.number, self.kind, self.question, self.nonce, self.rules.as_plain()]
+
+
+@dataclass(frozen=True)
+class Roll:
+    """Those who gave their keys for a sum, in order of name."""
+
+    subject: Subject
+    names: tuple[str, ...]
+    digests: tuple[bytes, ...]
+    """Of each one's advert."""
+
+    @cached_property
+    def session(self) -> bytes:
+        """32 bytes that stand for this sum."""
+        about = [*self.subject._plain, list(self.names), b"".join(self.digests).hex()]
+        return hashlib.sha256(encode(["fedspan session 1", *about])).digest()
+
+    @cached_property
+    def degree(self) -> int:
+        """k: with how many others each one shares masks."""
+        return self.subject.rules.neighbours(len(self.names))
+
+    @cached_property
+    def needed(self) -> int:
+        """t: how many holders give a secret back."""
+        return self.subject.rules.holders_needed(self.degree)
+
+    @cached_property
+    def _circle(self) -> Circle:
+        return Circle(self.names, self.session, self.degree)
+
+    def neighbours(self, name: str) -> list[str]:
+        """Return a participant's neighbours, sorted."""
+        return self._circle.neighbours(name)
+
+    def holders(self, name: str) -> list[str]:
+        """Return who holds shares of a participant's secrets, by their points from 1: its neighbours and itself."""
+        return sorted([*self.neighbours(name), name])
+
+    def seal_info(self, sender: str, receiver: str) -> bytes:
+        """Return what the key of one box hangs on."""
+        return encode(["fedspan box 1", self.session.hex(), sender, receiver])
+
+    def mask_info(self, one: str, other: str) -> bytes:
+        """Return what the key of one pair's mask hangs on."""
+        return encode(["fedspan mask 1", self.session.hex(), *sorted([one, other])])
+
+    def survivors_text(self, alive: list[str], dropped: list[str]) -> bytes:
+        """Return what sites sign to agree on who is in the sum."""
+        return encode(["fedspan survivors 1", self.session.hex(), digest([alive, dropped])])
+
+
+def fingerprint(octets: bytes) -> bytes:
+    """Return the digest of an advert."""
+    return hashlib.sha256(octets).digest()
+
+
+def pair_sign(name: str, other: str) -> int:
+    """Return with which sign a site's mask with another one counts: what one adds, the other takes off."""
+    return 1 if name < other else -1
