@@ -2,7 +2,8 @@
 
 A row is a user, and a user is who the promise is for. Users' interactions stay at their sites; the item subspace of the
 degree-normalised matrix is found with (epsilon, delta)-differential privacy, and the degrees that it is normalised by
-are a release like every other. Shen et al. (2021) recommend by projection: user x gets scores x D^-1/2 V V' D^1/2.
+are a release like every other. Each site adds a share of the noise, and the coordinator sees masked sums only. Shen et
+al. (2021) recommend by projection: user x gets scores x D^-1/2 V V' D^1/2.
 
 With Gowalla in FEDSPAN_DATA it takes that (half a minute); else, or with --quick, made-up interactions.
 """
@@ -84,7 +85,7 @@ def with_catalogue(train, test, rng):
 
 def private_model(epsilon, row_norm, sites):
     """Fit under a promise; the spent epsilon is never more than what was promised."""
-    terms = GaussianPrivacy(epsilon, DELTA, row_norm=row_norm, raw_norm=math.sqrt(MOST), trust="central")
+    terms = GaussianPrivacy(epsilon, DELTA, row_norm=row_norm, raw_norm=math.sqrt(MOST), trust="distributed")
     svd = FederatedTruncatedSVD(COMPONENTS, solver="auto", normalise="degree", privacy=terms).fit(sites)
     assert svd.privacy_spent_["spent_epsilon"] <= epsilon
     return svd
