@@ -76,6 +76,15 @@ def test_the_noise_is_the_calibrations_own(found):
         assert 0.05 * most < tight < published <= most
 
 
+@pytest.mark.parametrize("placement", placements(SMALL), ids=lambda p: p.trust)
+def test_the_whole_budget_is_the_solvers_and_neighbours_are_the_papers(placement):
+    promised = secure._private(normalised(interactions(0)), SMALL, placement, "tight").result.privacy
+    assert (promised.neighbours, promised.trust) == ("ppm-12", placement.trust)
+    assert [(r.step, r.times) for r in promised.releases] == [("gram.multiply", 3)]
+    assert promised.releases[0].share == pytest.approx(1.0)
+    assert promised.spent_epsilon == pytest.approx(SMALL.epsilon, rel=1e-6)
+
+
 def test_placements_with_the_same_terms_add_the_same_noise(found):
     for run in of(found[0], method="secure sums (Alg. 2)"):
         (alone,) = of(found[0], method="one party (Alg. 1)", calibration=run["calibration"], epsilon=run["epsilon"])
@@ -115,6 +124,19 @@ def test_recall_is_of_what_a_user_did_not_do_before():
     assert recall(train, test, normalised(train), basis, replace(setting, users=1)) in (0.5, 1.0)
 
 
+def test_scores_are_projections_turned_back_by_the_items_degrees():
+    both, setting = stand_in("gowalla", download=False), replace(SMALL, users=90, top=5)
+    train, test = both.X.toarray(), both.X_test.toarray()
+    basis, root = leading_vectors(both.X, 3), np.sqrt(train.sum(axis=0))
+    found = []
+    for x, later in zip(train, test, strict=True):
+        if later.any():
+            scores = (x / math.sqrt(x.sum()) / root) @ basis @ basis.T * root
+            first = np.argsort(-np.where(x > 0, -np.inf, scores))[:5]
+            found.append(later[first].sum() / later.sum())
+    assert recall(both.X, both.X_test, normalised(both.X), basis, setting) == pytest.approx(np.mean(found))
+
+
 def test_one_interaction_changes_the_matrix_as_much_as_it_does_written_out():
     ratings = interactions(3, users=30, items=12, share=0.3)
     dense, got = ratings.toarray(), interaction_changes(ratings, 40)
@@ -141,6 +163,9 @@ def test_the_text_says_what_was_run_and_how_far_placements_are_apart(found):
     table = next(block for block in written.split("\n\n") if block.startswith("|")).splitlines()
     assert len({line.count("|") for line in table}) == 1
     assert len(table) == 2 + len(found[0]["runs"])
+    apart = [{**run, "captured": {1: 0.5, 4: 0.75}.get(run["sites"])} for run in found[0]["runs"]]
+    apart[-1]["captured"] = 0.9  # beside 0.5 of one party
+    assert "are 0.400 apart in captured" in text({"sets": {"x": {**found[0], "runs": apart}}})
     alone = {**found[0], "runs": [run for run in found[0]["runs"] if run["sites"] == 1]}
     assert "nothing to compare it with" in text({"sets": {"x": alone}})
 
