@@ -162,7 +162,7 @@ def test_and_with_cohorts(cohort: Cohort) -> None:
     assert costs(plan.rounds) == costs(result.history)
     assert plan.masks is not None
     made = [r.masked for r in result.history if r.masked is not None]
-    assert {m.asked for m in made if m.asked != 8} <= {plan.masks.sites}
+    assert max(m.asked for m in made if not (m.asked == 8 and cohort.fraction < 1)) <= plan.masks.sites
 
 
 def test_a_solver_that_needs_single_replies_is_refused_before_anything_is_asked() -> None:

@@ -19,7 +19,7 @@ from fedspan.linalg import Estimate, left_svd, orth, orth_against
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.terms import coverable, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.rounds import Cohort, Solve
-from fedspan.secure import SecureSums, SumTerms
+from fedspan.secure import FEWEST, SecureSums, SumTerms
 from fedspan.solvers import (
     NAMES,
     SOLVERS,
@@ -92,9 +92,11 @@ class Study:
         pool, drawn = sites if self.cohort.only is None else len(self.cohort.only), self.drawn(sites)
         least = 0 if privacy is None or not shared else privacy.honest or sites
         # A sum that noise was split for must be the only one of its round: its quorum is of all sites.
-        terms = SumTerms(
-            rules, run, pool if shared else drawn, least, privacy is not None and privacy.trust != "central"
-        )
+        # Drawn with replacement, nobody knows how many different ones a round asks.
+        asked = drawn if self.cohort.sample == "uniform" else min(FEWEST, drawn)
+        noised = privacy is not None and privacy.trust != "central"
+        times = 1 if self.cohort.sample == "uniform" else drawn
+        terms = SumTerms(rules, run, pool if shared else asked, least, times, noised)
         check_masks(terms, self.cohort, drawn)
         return terms
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedspan.errors import PolicyError
 from fedspan.privacy.mechanisms import FLOAT_SLACK, Scale, add_noise, fixed_scale, in_pieces, tight_scale
-from fedspan.privacy.noise import Grid, Stream
+from fedspan.privacy.noise import Grid, Stream, split_distance
 
 
 def variance_agrees(noise, sigma, room=1.0):
@@ -138,3 +138,21 @@ def test_a_person_at_many_sites_moves_the_rounding_at_each():
 def test_the_slack_is_twice_the_worst_rounding_of_two_million_rows():
     n = 2e6  # n u of the sum of n terms of size C^2 (u = 2^-53)
     assert 1.99 * n * 2.0**-53 * n <= FLOAT_SLACK
+
+
+@pytest.mark.parametrize("sites", [2, 3, 60, 1000, 10**6])
+def test_shares_of_noise_add_up_to_one_gaussian_but_for_a_distance_below_the_least_float(sites):
+    scale = tight_scale(1.0, 0.1, 1, 10_000, sites, "grid", parties=sites)
+    assert scale.grid is not None
+    assert 2**20 <= scale.share / scale.grid.step < 2**21
+    assert split_distance(scale.share / scale.grid.step, sites) == 0.0
+
+
+@pytest.mark.parametrize("parties", [1, 3, 1000, 2**20])
+def test_no_sum_of_values_and_noise_wraps_around_in_64_bits(parties):
+    """Values are cut, as a refusal would tell that they are large; neighbours are brought no further apart."""
+    scale = tight_scale(1.0, 0.5, 1, 4, parties, "grid", parties=parties)
+    huge = np.array([1e300, -1e300, np.inf, 3.0])
+    most = max(int(abs(add_noise(Stream.for_testing(seed), huge, scale) / scale.grid.step).max()) for seed in range(20))
+    assert 2**60 < parties * most < 2**62
+    assert scale.grid.to_grid(3.0) == round(3.0 / scale.grid.step)

@@ -224,7 +224,7 @@ def _verdict(curve: Curve, found: Calibration, privacy: GaussianPrivacy, target:
 def _ways_out(curve: Curve, privacy: GaussianPrivacy, sites: int) -> list[str]:
     """Return what would bring the accuracy nearer, the strongest first."""
     ways = ["more rows (twice as many are worth twice the mu)"]
-    if curve.trust == "local" and sites > 1:
+    if curve.trust == "local" and sites > 2:
         ways.append(f'trust = "distributed", with {math.sqrt(sites):.2g} times less noise at {sites} sites')
     if not isinstance(privacy.row_norm, Bounds):
         ways.append("a tighter row_norm where the rows allow it (half of it is a quarter of the noise)")

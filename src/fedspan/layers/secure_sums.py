@@ -23,7 +23,7 @@ from fedspan.reduce import Gather, MaskedSum, Mean, Sum
 from fedspan.rounds import Cohort, Masked, Outcome, Round, Solve, Step
 from fedspan.secure import SumTerms, fixed_point, steps
 from fedspan.secure.aggregation import Aggregation, new_nonce
-from fedspan.secure.roll import Subject
+from fedspan.secure.roll import Subject, reading
 
 T = TypeVar("T")
 
@@ -84,10 +84,10 @@ class _Exchange:
 
     def _masked(self, rounding: float) -> Masked:
         made = self._made
+        quorum = made.subject.rules.quorum(max(self._terms.expected, len(made.asked)))
         return Masked(
-            len(made.asked), made.roll.degree, made.subject.rules.quorum(max(self._terms.expected, len(made.asked))), tuple(made.dropped),
-            dict(made.refused), rounding, self._attempts,
-        )  # fmt: skip
+            len(made.asked), made.roll.degree, quorum, tuple(made.dropped), dict(made.refused), rounding, self._attempts
+        )
 
     # ---- one sum -------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,8 @@ class _Exchange:
         consents = yield from self._ask(steps.consent, made.consent(), self._of(made.alive))
         made.take_consents(consents.value)
         yield from self._released(made)
-        return _unmasked(made, replies.value["total"]), replies.value["exponents"]
+        total, used = replies.value["total"], replies.value["exponents"]
+        return _unmasked(made, total, reading(used, message["times"], message["mean"])), used
 
     def _released(self, made: Aggregation) -> Generator[Round, Outcome, None]:
         """Ask for shares; of those who did not answer, again: the sum is signed for, and cannot be made otherwise."""
@@ -171,8 +172,8 @@ def declared_bounds(question: Round) -> dict[str, float] | None:
     return bound(question.message, question.total, question.weight)
 
 
-def _unmasked(made: Aggregation, total: dict[str, Array]) -> dict[str, Array]:
+def _unmasked(made: Aggregation, total: dict[str, Array], about: str) -> dict[str, Array]:
     """Take the masks off the parts as one vector, and part them again."""
     vector = steps.flat(total)
-    made.unmask(vector)
+    made.unmask(vector, about)
     return steps.shaped(vector, total)

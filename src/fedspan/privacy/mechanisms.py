@@ -71,8 +71,10 @@ def tight_scale(
     return Scale(bound, sigma, sigma / math.sqrt(sites), grid)
 
 
-_WHOLE, _SPLIT = 2.0**24, 2.0**18
-"""Steps of the grid in a deviation of noise. Shares of it have a coarser grid, which leaves their values more room."""
+_WHOLE, _SPLIT = 2.0**24, 2.0**20
+"""Steps of the grid in a deviation of noise. Shares of it have a coarser grid, which leaves their values more room; how
+far a sum of shares is from one rounded Gaussian (`fedspan.privacy.noise.split_distance`, the term that Kairouz et al.
+(2021) add to delta for discrete Gaussians) is below the least float there, for any number of sites."""
 _ROOM = 2.0**61
 """Steps that a sum of values may reach: with noise it is below 2^62, and does not wrap around."""
 

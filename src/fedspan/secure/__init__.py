@@ -2,7 +2,7 @@
 
 from fedspan.secure.keys import Identity, Roster
 from fedspan.secure.party import Party
-from fedspan.secure.rules import SecureSums
+from fedspan.secure.rules import FEWEST, SecureSums
 from fedspan.secure.terms import SumTerms
 
-__all__ = ["Identity", "Party", "Roster", "SecureSums", "SumTerms"]
+__all__ = ["FEWEST", "Identity", "Party", "Roster", "SecureSums", "SumTerms"]

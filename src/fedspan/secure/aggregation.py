@@ -170,8 +170,8 @@ class Aggregation:
 
     # ---- unmasking -----------------------------------------------------------------------------------------------
 
-    def unmask(self, total: NDArray[np.uint64]) -> None:
-        """Take all masks off a sum, in place."""
+    def unmask(self, total: NDArray[np.uint64], about: str) -> None:
+        """Take all masks off a sum, in place; ``about`` as the sites were told to read its numbers."""
         missing = self._missing()
         if missing:
             raise CohortError(
@@ -187,7 +187,7 @@ class Aggregation:
             for other in self.roll.neighbours(name):
                 if other in alive:
                     public = Advert.of(self._adverts[other]).mask
-                    key = pair.shared(public, self.roll.mask_info(name, other))
+                    key = pair.shared(public, self.roll.mask_info(name, other, about))
                     add_mask(total, key, sign=-pair_sign(other, name))
 
     def _secret(self, name: str, shares: Mapping[str, bytes], fits: Callable[[str, bytes], bool]) -> bytes:
@@ -226,9 +226,8 @@ class Aggregation:
     def _enough(self, who: Iterable[str], did: str, needed: int | None = None) -> None:
         needed, count = self._least if needed is None else needed, len(list(who))
         if count < needed:
-            raise CohortError(
-                f"{self._about}: {count} sites {did}, and it takes {needed} of {max(self._expected, len(self.asked))}{self._reasons()}"
-            )
+            of = max(self._expected, len(self.asked))
+            raise CohortError(f"{self._about}: {count} sites {did}, and it takes {needed} of {of}{self._reasons()}")
 
     @property
     def _about(self) -> str:

@@ -73,6 +73,7 @@ class Party:
         run: str,
         expected: int | None = None,
         least: int = 0,
+        most_times: int = 1,
         folder: Path | None = None,
     ) -> None:
         if roster.get(name) != identity.public:
@@ -83,6 +84,9 @@ class Party:
         """How many sites the study says a round asks: the quorum is of so many at least, however short a roll is."""
         self.least = max(least, rules.fewest(self.expected))
         """The fewest sites in a sum that this one helps to unmask."""
+        self.most_times = most_times
+        """How often a reply may count: once, but in studies that draw sites with replacement."""
+        self._closed = -1
         self._file = None if folder is None else folder / "released"
         self._released = self._recall()
         self._session: Session | None = None
@@ -97,13 +101,25 @@ class Party:
             raise ProtocolError(f"a secure sum is of kind {' or '.join(KINDS)}, got {kind!r:.80}")
         messages.hexadecimal(question, "the question's digest", 32)
         messages.hexadecimal(nonce, "the nonce", 16)
-        if number < self._released[0]:
-            raise ProtocolError(f"round {number} is over: this site released for round {self._released[0]}")
+        self._check_open(number, question)
         subject = Subject(self.run, number, kind, question, nonce, self.rules)
         if self._session is None or self._session.subject != subject:
             self._session = Session(subject, KeyPair.generate(), KeyPair.generate())
         keys = self._session
         return self.once("keys", message, lambda: {"advert": messages.as_array(self._advert(keys))})
+
+    def _check_open(self, number: int, question: str) -> None:
+        released, about, _ = self._released
+        if number < released:
+            raise ProtocolError(f"round {number} is over: this site released for round {released}")
+        if number == released and question != about:
+            raise ProtocolError(f"round {number} was another question when this site released for it")
+        if number <= self._closed:
+            raise ProtocolError(f"round {number} ended here with an error, and this site says no more about it")
+
+    def close(self, number: int) -> None:
+        """Say no more about a round: an error told a bit of the reply, and that is enough."""
+        self._closed = number
 
     def _advert(self, session: Session) -> bytes:
         mask, sealing = session.masking.public, session.sealing.public
@@ -200,8 +216,11 @@ class Party:
             raise ProtocolError(f"the shares from {name!r} were tampered with ({error})") from error
         return shares[:SHARE_BYTES], shares[SHARE_BYTES:]
 
-    def mask(self, session: Session, vector: NDArray[np.uint64]) -> None:
-        """Hide a vector in place: under this site's own mask, and one with each neighbour who takes part."""
+    def mask(self, session: Session, vector: NDArray[np.uint64], about: str) -> None:
+        """Hide a vector in place: under this site's own mask, and one with each neighbour who takes part.
+
+        ``about``: how its numbers are read (`fedspan.secure.roll.reading`).
+        """
         if session.masked:
             raise ProtocolError("a sum hides one vector of each site")
         session.masked = True
@@ -209,7 +228,8 @@ class Party:
         assert session.roll is not None
         for name in session.held:
             if name != self.name:
-                key = session.masking.shared(session.adverts[name].mask, session.roll.mask_info(self.name, name))
+                info = session.roll.mask_info(self.name, name, about)
+                key = session.masking.shared(session.adverts[name].mask, info)
                 add_mask(vector, key, sign=pair_sign(self.name, name))
 
     def kept(self, question: str, make: Callable[[], Reply]) -> Reply:
@@ -252,8 +272,8 @@ class Party:
             raise ProtocolError(f"the sum would be of {len(alive)} sites; this site's policy is {least} at least")
 
     def _check_released(self, session: Session, alive: list[str]) -> None:
-        number, subject = self._released[0], session.subject
-        if number == subject.number and self._released[1].get(subject.kind, digest(alive)) != digest(alive):
+        (number, _, kinds), subject = self._released, session.subject
+        if number == subject.number and kinds.get(subject.kind, digest(alive)) != digest(alive):
             raise ProtocolError(
                 f"round {number} was unmasked for other sites; of two such sums one would see what sets them apart"
             )
@@ -318,16 +338,18 @@ class Party:
 
     def _remember(self, subject: Subject, alive: str) -> None:
         """Note for whom this site releases, on disk before it does."""
-        kinds = self._released[1] if self._released[0] == subject.number else {}
-        self._released = subject.number, {**kinds, subject.kind: alive}
+        kinds = {**(self._released[2] if self._released[0] == subject.number else {}), subject.kind: alive}
+        self._released = subject.number, subject.question, kinds
         if self._file is not None:
-            write_atomically(self._file, encode({"round": subject.number, "kinds": self._released[1]}))
+            kept = {"round": subject.number, "question": subject.question, "kinds": kinds}
+            write_atomically(self._file, encode(kept))
 
-    def _recall(self) -> tuple[int, dict[str, str]]:
+    def _recall(self) -> tuple[int, str, dict[str, str]]:
+        """Return the last round that this site released for, its question, and of each kind of sum the list."""
         if self._file is None or not self._file.exists():
-            return -1, {}
+            return -1, "", {}
         try:
             kept = decode(self._file.read_bytes())
-            return kept["round"], dict(kept["kinds"])
+            return kept["round"], kept["question"], dict(kept["kinds"])
         except (FileError, LookupError, TypeError) as cause:
             raise FileError(f"{self._file}: what this site released is unreadable ({cause}); start anew") from cause

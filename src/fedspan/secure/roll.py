@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedspan.encoding import digest, encode
+from fedspan.encoding import Plain, digest, encode
 from fedspan.secure.graph import Circle
 from fedspan.secure.rules import SecureSums
 
@@ -103,13 +103,22 @@ class Roll:
         """Return what the key of one box hangs on."""
         return encode(["fedspan box 1", self.session.hex(), sender, receiver])
 
-    def mask_info(self, one: str, other: str) -> bytes:
-        """Return what the key of one pair's mask hangs on."""
-        return encode(["fedspan mask 1", self.session.hex(), *sorted([one, other])])
+    def mask_info(self, one: str, other: str, about: str) -> bytes:
+        """Return what the key of one pair's mask hangs on; ``about`` says how the numbers are read (`reading`)."""
+        return encode(["fedspan mask 1", self.session.hex(), about, *sorted([one, other])])
 
     def survivors_text(self, alive: list[str], dropped: list[str]) -> bytes:
         """Return what sites sign to agree on who is in the sum."""
         return encode(["fedspan survivors 1", self.session.hex(), digest([alive, dropped])])
+
+
+def reading(exponents: Plain, times: Plain, mean: Plain) -> str:
+    """Return the digest of how the numbers of a sum are read: masks of sites that were told otherwise do not cancel.
+
+    Else one site could be told a finer scale than the others, or to count a million times, and its numbers would stand
+    above the sum of the rest.
+    """
+    return digest([exponents, times, mean])
 
 
 def fingerprint(octets: bytes) -> bytes:

@@ -17,6 +17,7 @@ from fedspan.reduce import MOST_EXPONENT
 from fedspan.rounds import STEPS, Reply, Round, Site, answer, site_step
 from fedspan.secure import fixed_point, messages
 from fedspan.secure.party import Party, Session
+from fedspan.secure.roll import reading
 
 SLACK = 1 + 2.0**-20
 """Bounds are worked out in floating point, at two places."""
@@ -75,7 +76,7 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     inner = Round(step, message["message"], number=asked.number, parents=asked.parents, terms=asked.terms)
     if inner.digest != session.subject.question:
         raise ProtocolError("the question is not the one that the keys were made for")
-    times = _times(message["times"], site.id)
+    times = _times(message["times"], party)
     if session.subject.kind == "bound":
         _refuse_bounds(site)
     parts = _parts(party.kept(inner.digest, lambda: answer(site, inner, masked=True)), message["mean"], times)
@@ -88,18 +89,22 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
             limits = _limits(site, inner, parts, times)
             values = {name: fixed_point.encode(part, exponents[name], limits[name]) for name, part in parts.items()}
     except DataError as error:
+        party.close(asked.number)
         if site.policy is None:
             raise DataError(f"site {site.id!r}: {error}") from error
         raise site.policy.refusal(site, inner, error) from error
     hidden = flat(values)
-    party.mask(session, hidden)
+    party.mask(session, hidden, reading(exponents, message["times"], message["mean"]))
     return {"masked": shaped(hidden, values), "exponents": exponents}
 
 
-def _times(times: Plain, name: str) -> int:
+def _times(times: Plain, party: Party) -> int:
     if not isinstance(times, dict):
         raise ProtocolError(f"how often replies count is a dict by site, got {times!r:.80}")
-    return messages.whole(times.get(name, 1), "how often a reply counts")
+    counts = [messages.whole(count, "how often a reply counts") for count in times.values()]
+    if max(counts, default=1) > party.most_times:
+        raise ProtocolError(f"a reply would count {max(counts)} times; this site's policy is {party.most_times}")
+    return int(times.get(party.name, 1))
 
 
 def _parts(reply: Reply, mean: Plain, times: int) -> dict[str, Array]:

@@ -23,6 +23,8 @@ class SumTerms:
     """Sites that a round asks at least: the quorum is of so many, or of those who gave keys where these are more."""
     least: int = 0
     """The fewest sites in a sum, beyond what the rules say: the noise is sized for them."""
+    most_times: int = 1
+    """How often a reply may count: a study that draws sites with replacement has some count more than once."""
     noised: bool = False
     """Whether noise is added at the sites, on a grid that says how fine the sum is."""
 
@@ -45,8 +47,9 @@ class SumTerms:
         if folder is not None:
             roster = Roster.pin(folder / ROSTER, roster)
         return Party(
-            name, identity, roster, self.rules, run=self.run, expected=self.expected, least=self.least, folder=folder
-        )
+            name, identity, roster, self.rules, run=self.run, expected=self.expected, least=self.least,
+            most_times=self.most_times, folder=folder,
+        )  # fmt: skip
 
 
 def _identity(folder: Path | None) -> Identity:
