@@ -20,6 +20,9 @@ FORMAT, VERSION = "fedspan-model", 1
 NOT_KEPT = ("engine", "on_round", "run_folder", "resume", "record", "init", "privacy", "secure", "verbose")
 """Parameters that belong to a run, not to a model."""
 
+OF_A_RUN = ("nodes_",)
+"""Fitted attributes that a model file leaves out: answers of single nodes, each as large as the model."""
+
 E = TypeVar("E")
 
 
@@ -28,6 +31,8 @@ def save_model(model: Any, path: Path) -> None:
     arrays: dict[str, Any] = {}
     fitted: dict[str, Any] = {}
     for name, value in sorted(model._kept().items()):
+        if name in OF_A_RUN:
+            continue
         if isinstance(value, np.ndarray):
             arrays[name] = value.astype(str) if value.dtype == object else value
         else:

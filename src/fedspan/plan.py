@@ -116,8 +116,10 @@ class Plan(PlannedRounds):
         return basis + max(r.bytes_up if r.gathered else r.up for r in self.rounds)
 
 
-def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
+def make_plan(study: Study, sources: Mapping[str, Source], *, coordinator: bool = True) -> Plan:
     """List the rounds that a study will ask of these sources; of their data only shapes and columns are seen.
+
+    Without a ``coordinator`` no one masks replies: noise that neighbours cancel hides them (`fedspan.gossip_plan`).
 
     >>> from fedspan.data import open_source
     >>> from fedspan.solvers import Power
@@ -127,9 +129,11 @@ def make_plan(study: Study, sources: Mapping[str, Source]) -> Plan:
     """
     if study.privacy is not None:
         check_terms(study.privacy, study.preparation, study.cohort, len(sources))
-    masks = study.masks(len(sources))
+    masks = study.masks(len(sources)) if coordinator else None
     check_sums(study, study.solver)
     engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed, study.privacy, masks)
+    if engine.releases is not None and engine.releases.privacy.trust == "distributed":
+        engine.releases.pairwise = not coordinator
     facts, solver, k = drive(numbered(_rounds(study, engine)), engine)
     rows = {name: source.shape[0] for name, source in sources.items()}
     promised = None if engine.releases is None else guarantee(engine.releases)
@@ -186,8 +190,7 @@ def _may_tighten(privacy: GaussianPrivacy, total: float, rows: float, preparatio
     """Return the terms' own norm where a run may clip rows further: a plan counts that round too."""
     if not privacy.may_tighten:
         return None
-    centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
-    return privacy.row_bounds(preparation["features"], centred=centred, scaled=scaled).norm
+    return privacy.bounds_under(preparation, preparation["features"]).norm
 
 
 def _width(solver: Solver, k: int, d: int) -> int:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedspan.data import Facts, Source
-from fedspan.engines import Engine, get_engine
+from fedspan.engines import Engine, Gossip, get_engine
 from fedspan.errors import BudgetExhausted, ConfigurationError, DataError, FileError, PolicyError
+from fedspan.gossip_run import Federation, Nodes, check_gossip
 from fedspan.layers import (
     Journal,
     OnRound,
@@ -31,7 +30,7 @@ from fedspan.layers import (
     secure_sums,
     transcript,
 )
-from fedspan.linalg import Estimate, canonical_signs
+from fedspan.linalg import Estimate
 from fedspan.privacy.guarantee import Guarantee, guarantee
 from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.policy import SitePolicy
@@ -44,7 +43,7 @@ from fedspan.run_folder import check_record, contents, discard, open_journal, ru
 from fedspan.secure import SumTerms
 from fedspan.sites import LEDGER, open_sites
 from fedspan.solvers import Solver, Streaming
-from fedspan.study import Progress, Study, check_sums, solve_study
+from fedspan.study import Progress, Study, answer_of, check_sums, solve_study
 from fedspan.topology import fan_out_of
 
 __all__ = ["Result", "Study", "assemble", "run"]
@@ -64,6 +63,8 @@ class Result:
     """What was promised and spent."""
     stopped: str | None = None
     """Why the run ended before its solver did, or what is missing in its answer."""
+    nodes: Nodes | None = None
+    """What came of each node, where there was no coordinator; ``estimate`` is then the first one's."""
 
     @property
     def rounds(self) -> int:
@@ -109,6 +110,9 @@ def run(
     if not sources:
         raise ConfigurationError("a study needs at least one site, got none")
     check_record(record)
+    chosen = get_engine(engine)
+    if isinstance(chosen, Gossip):
+        check_gossip(chosen, study, sources, resume=resume, record=record)
     if isinstance(study.solver, Streaming):
         fan_out_of(len(sources), study.solver.fan_out, study.solver.depth)  # refuses a tree without room
     if record == "transcript" and folder is None:
@@ -116,14 +120,15 @@ def run(
             'record="transcript" keeps what each site released in the run folder, and none was given; name one'
         )
     check_sums(study, study.solver)
-    study.masks(len(sources))  # refuses what secure sums cannot serve, before anything is written
+    if not isinstance(chosen, Gossip):
+        study.masks(len(sources))  # refuses what secure sums cannot serve, before anything is written
     before = None if folder is None else contents(folder)
     if study.privacy is not None:
         check_terms(study.privacy, study.preparation, study.cohort, len(sources))
     journal = None if folder is None else open_journal(folder, study.fingerprint(sources), record, resume=resume)
     writer = TranscriptWriter(folder) if folder is not None and record == "transcript" else None
     try:
-        return _run(study, sources, journal, writer, folder, get_engine(engine), watchers)
+        return _run(study, sources, journal, writer, folder, chosen, watchers)
     except (ConfigurationError, DataError, FileError):
         if folder is not None and not resume:  # nothing was learnt: leave nothing half-written behind
             discard(folder, before)
@@ -144,8 +149,9 @@ def _run(
         ledger = None if folder is None else Ledger(folder / LEDGER)
         secret = Secret(None if folder is None else folder / KEY)
         releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger, secret=secret)
+        releases.pairwise = isinstance(engine, Gossip) and study.privacy.trust == "distributed"
     site_folder = None if folder is None else folder / "sites"
-    masks = study.masks(len(sources), run_id)
+    masks = None if isinstance(engine, Gossip) else study.masks(len(sources), run_id)
     sites = open_sites(
         sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id, preparation=study.preparation,
         masks=masks,
@@ -153,10 +159,15 @@ def _run(
     history: list[RoundRecord] = []
     progress = Progress()
     watching = [lambda r, _: history.append(r), *watchers]
-    solve = assemble(solve_study(study, progress), journal, releases, writer, watching, masks)
+    federation = Federation(engine, study, sites, run_id) if isinstance(engine, Gossip) else None
+    replica = solve_study(study, progress) if federation is None else federation.replica(progress)
+    solve = assemble(replica, journal, releases, writer, watching, masks)
     stopped = None
     try:
-        progress.solution = drive(solve, engine(sites, study.seed))
+        if federation is None:
+            progress.solution = drive(solve, engine(sites, study.seed))
+        else:
+            federation.drive(solve, progress)
     except BudgetExhausted as error:
         stopped = str(error)
         if not progress.salvage():
@@ -166,15 +177,14 @@ def _run(
         destroy_secrets(releases, sites)
         raise
     facts, solver, solution = progress.outcome()
-    basis, values = solution.estimate
-    if not facts.symmetric:
-        values = np.maximum(values, 0.0)
     promised = None
     if releases is not None:
         promised = guarantee(releases)
     destroy_secrets(releases, sites)
-    estimate = Estimate(canonical_signs(basis), values)
-    return Result(estimate, facts, solver, solution.converged, history, promised, stopped or solution.note)
+    nodes = None if federation is None else federation.nodes()
+    return Result(
+        answer_of(progress), facts, solver, solution.converged, history, promised, stopped or solution.note, nodes
+    )
 
 
 def destroy_secrets(releases: Releases | None, sites: Sequence[Site]) -> None:

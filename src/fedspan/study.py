@@ -15,7 +15,7 @@ from fedspan.data import Facts, Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array, digest
 from fedspan.errors import ConfigurationError, DataError
-from fedspan.linalg import Estimate, left_svd, orth, orth_against
+from fedspan.linalg import Estimate, canonical_signs, left_svd, orth, orth_against
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.terms import coverable, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.rounds import Cohort, Solve
@@ -50,6 +50,8 @@ class Study:
     privacy: GaussianPrivacy | None = None
     secure: SecureSums | None = None
     """Whether the coordinator learns sums only, and on what terms."""
+    precision: float = 0.0
+    """How far sums may be off where an engine does not make them exact: a tolerance below it is raised to it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.solver, str):
@@ -150,6 +152,13 @@ class Progress:
         if self.facts is None or self.solver is None or self.solution is None:
             raise AssertionError("a study ends with facts, a solver and a solution")
         return self.facts, self.solver, self.solution
+
+
+def answer_of(progress: Progress) -> Estimate:
+    """Return a study's answer as it is shown: signs canonical, and no value below 0 where rows make up the matrix."""
+    facts, _, solution = progress.outcome()
+    basis, values = solution.estimate
+    return Estimate(canonical_signs(basis), values if facts.symmetric else np.maximum(values, 0.0))
 
 
 def solve_study(study: Study, progress: Progress | None = None) -> Solve[Solution]:
@@ -258,7 +267,7 @@ def solve_rank(
     problem = Problem(
         orth(start), k, total=facts.total if facts.total > 0 else 1.0, weight=facts.weight,
         rows=facts.n_rows if facts.rows else None, sites=facts.sites,
-        precision=facts.precision, cohort=study.cohort, rng=rng,
+        precision=max(facts.precision, study.precision), cohort=study.cohort, rng=rng,
     )  # fmt: skip
     exact = study.privacy is None
     known = (facts.total, facts.weight) if exact else (None, None)

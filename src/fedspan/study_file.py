@@ -22,7 +22,8 @@ from fedspan.data.arrays import nearest_column
 from fedspan.data.csv import CsvTable
 from fedspan.data.open import PARQUETS, TEXTS
 from fedspan.data.optional import parquet_module
-from fedspan.engines import VirtualTime, get_engine
+from fedspan.engines import Gossip, VirtualTime, get_engine
+from fedspan.engines.gossip_table import gossip_of
 from fedspan.engines.speeds_table import virtual_time_of
 from fedspan.errors import ConfigurationError, DataError, FedspanError, nearest
 from fedspan.privacy import GaussianPrivacy
@@ -47,10 +48,10 @@ BOUND = Kind('a number, "unit" or a table of low and high', lambda v: NUMBER.fit
 NUMBERS = Kind("a list of two numbers", lambda v: isinstance(v, list) and len(v) == 2 and all(map(NUMBER.fits, v)))
 RANGE = Kind("a number, or a list of one for each column", lambda v: NUMBER.fits(v) or isinstance(v, list))
 PRIVACY = {
-    "epsilon": NUMBER, "delta": NUMBER, "row_norm": BOUND, "site_norm": NUMBER, "entry_change": NUMBER,
-    "rows_per_person": WHOLE, "n_public": FLAG, "neighbours": TEXT, "trust": TEXT, "calibration": TEXT, "shares": TABLE,
-    "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT, "adaptive_clip": FLAG,
-    "testing_seed": WHOLE,
+    "epsilon": NUMBER, "delta": NUMBER, "row_norm": BOUND, "raw_norm": NUMBER, "site_norm": NUMBER,
+    "entry_change": NUMBER, "rows_per_person": WHOLE, "n_public": FLAG, "neighbours": TEXT, "trust": TEXT,
+    "calibration": TEXT, "shares": TABLE, "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT,
+    "adaptive_clip": FLAG, "testing_seed": WHOLE,
 }  # fmt: skip
 SECURE = {
     "threshold": NUMBER, "minimum": WHOLE, "colluding": NUMBER, "dropouts": NUMBER, "security": WHOLE,
@@ -66,7 +67,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "participation": tuple(COHORT),
     "privacy": tuple(PRIVACY),
     "secure": tuple(SECURE),
-    "run": ("secure", "engine", "speeds", "seed", "folder", "record"),
+    "run": ("secure", "engine", "speeds", "gossip", "seed", "folder", "record"),
 }
 """The keys of each table; [sites] has one for each site."""
 SITE_KEYS = ("path", "weight", "drop", *LAYOUT)
@@ -127,13 +128,15 @@ class StudyFile:
     privacy: GaussianPrivacy | None = None
     speeds: VirtualTime | None = None
     """How fast the sites are, where the engine is in virtual time."""
+    gossip: Gossip | None = None
+    """Who talks with whom, where there is no coordinator."""
     secure: SecureSums | None = None
     """Whether the coordinator learns sums only, and on what terms."""
 
     @property
-    def execution(self) -> str | VirtualTime:
+    def execution(self) -> str | VirtualTime | Gossip:
         """The engine that `fedspan.run.run` takes."""
-        return self.engine if self.speeds is None else self.speeds
+        return self.speeds or self.gossip or self.engine
 
     def study(self) -> Study:
         """Return the study that `fedspan.run.run` takes."""
@@ -277,6 +280,7 @@ def _study_of(raw: dict[str, Any], path: Path) -> StudyFile:
         record=record,
         privacy=privacy_of(tables["privacy"]) if "privacy" in raw else None,
         speeds=speeds,
+        gossip=_gossip(run, engine, sites),
         secure=_secure(run, tables["secure"], given="secure" in raw),
     )
 
@@ -301,6 +305,14 @@ def engine_of(run: Table, sites: Mapping[str, SiteEntry]) -> tuple[str, VirtualT
             f'[run.speeds] is for engine = "virtual-time"; it is {shown(engine)}: set that in [run]'
         )
     return engine, virtual_time_of(speeds or {}, sites) if engine == "virtual-time" else None
+
+
+def _gossip(run: Table, engine: str, sites: Mapping[str, SiteEntry]) -> Gossip | None:
+    """Return who talks with whom where [run] names the engine gossip."""
+    table = run.get("gossip", TABLE)
+    if table is not None and engine != "gossip":
+        raise ConfigurationError(f'[run.gossip] is for engine = "gossip"; it is {shown(engine)}: set that in [run]')
+    return gossip_of(table or {}, sites, seed_of(run)) if engine == "gossip" else None
 
 
 def seed_of(run: Table) -> int:

@@ -146,7 +146,7 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
         ("solver", f"{s['solver']}{chosen}; {state[s['converged']]}"),
         ("rounds", f"{s['rounds']}, and {s['setup_rounds']} to set up; {s['seconds']:.2f} s"),
         *([] if s["clock"] is None else [("virtual time", f"{s['clock']:.4g} s, as the study's speeds have it")]),
-        ("traffic", f"{human_bytes(s['bytes_up'])} from the sites, {human_bytes(s['bytes_down'])} to them"),
+        *_traffic(s),
         ("found", _found(s)),
     ]
     if s["secure"]:
@@ -164,6 +164,18 @@ def show_summary(summary: dict[str, Any], described: StudyFile) -> None:
     ]
     say_exactly(*labelled(rows), "")
     say(_components(s))
+
+
+def _traffic(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what travelled; without a coordinator, between whom."""
+    up, down, nodes = human_bytes(summary["bytes_up"]), human_bytes(summary["bytes_down"]), summary["nodes"]
+    if nodes is None:
+        return [("traffic", f"{up} from the sites, {down} to them")]
+    lost = f"; crashed: {', '.join(nodes['crashed'])}" if nodes["crashed"] else ""
+    return [
+        ("traffic", f"{up} between neighbours, in {counted(nodes['steps'], 'exchange')}"),
+        ("nodes", f"{nodes['alive']}, whose answers differ by at most {nodes['disagreement']:.1e}{lost}"),
+    ]
 
 
 def _secured(secure: dict[str, Any]) -> str:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fedspan.cli import plan_representation
+from fedspan.cli import plan_gossip, plan_representation
 from fedspan.cli.output import Json, bold, counted, print_json, say
 from fedspan.cli.plan_table import masks_words, privacy_table, rounds_table
 from fedspan.errors import ConfigurationError
+from fedspan.gossip_plan import GossipPlan
+from fedspan.gossip_plan import plan_gossip as plan_gossip_study
 from fedspan.learning_file import is_learning, load_learning
 from fedspan.plan import Plan, make_plan
 from fedspan.progress import human_bytes
@@ -47,11 +49,15 @@ def plan(
         if value is not None:
             raise ConfigurationError(f'{option} is for studies with estimator = "representation"; leave it out')
     described = load_study(study)
-    made = make_plan(described.study(), described.open_sources())
-    if json:
-        print_json({"name": described.name, **as_data(made)})
+    if described.gossip is not None:
+        made, gossip = plan_gossip_study(described.gossip, described.study(), described.open_sources())
     else:
-        show(described.name, made)
+        made, gossip = make_plan(described.study(), described.open_sources()), None
+    if json:
+        also = {} if gossip is None else {"gossip": plan_gossip.as_data(gossip)}
+        print_json({"name": described.name, **as_data(made), **also})
+    else:
+        show(described.name, made, gossip)
 
 
 def as_data(plan: Plan) -> dict[str, Any]:
@@ -73,7 +79,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def show(name: str, plan: Plan) -> None:
+def show(name: str, plan: Plan, gossip: GossipPlan | None = None) -> None:
     """Print a plan for people."""
     solver, rounds = NAMES[type(plan.solver)], sum(not r.setup for r in plan.rounds)
     say(
@@ -84,11 +90,12 @@ def show(name: str, plan: Plan) -> None:
             f"At most {counted(rounds, 'round')} and {len(plan.rounds) - rounds} to set up:",
         ),
         "",
-        rounds_table(plan),
+        rounds_table(plan) if gossip is None else plan_gossip.gossip_table(gossip),
         "",
-        f"Memory: about {human_bytes(plan.coordinator_memory)} at the coordinator, "
-        f"{human_bytes(plan.site_memory)} at a site beside its data.",
+        _memory(plan) if gossip is None else _memory_of_a_node(plan),
     )
+    if gossip is not None:
+        say("", *plan_gossip.gossip_words(gossip))
     if plan.masks is not None:
         say("", masks_words(plan.masks))
     if plan.privacy is not None:
@@ -98,3 +105,14 @@ def show(name: str, plan: Plan) -> None:
             f"The study chooses the number of components: this is its first try, {plan.n_components}; "
             "it doubles until enough are found."
         )
+
+
+def _memory(plan: Plan) -> str:
+    return (
+        f"Memory: about {human_bytes(plan.coordinator_memory)} at the coordinator, "
+        f"{human_bytes(plan.site_memory)} at a site beside its data."
+    )
+
+
+def _memory_of_a_node(plan: Plan) -> str:
+    return f"Memory: about {human_bytes(plan.coordinator_memory + plan.site_memory)} at a node beside its data."

@@ -208,6 +208,7 @@ def summarise(name: str, model: Model, result: Result, *, seconds: float, auto: 
         "privacy": None if result.privacy is None else result.privacy.as_plain(),
         "secure": secure_summary(result),
         "stopped": result.stopped,
+        "nodes": None if result.nodes is None else result.nodes.as_plain(),
         "n_sites": facts.sites,
         "fedspan": __version__,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fedspan.engines.gossip import Gossip
 from fedspan.engines.in_process import InProcess
 from fedspan.engines.speeds import CorrelatedSpeeds, DynamicSpeeds, FixedSpeeds, GivenSpeeds, Speeds, TwoSpeeds
 from fedspan.engines.virtual_time import VirtualTime
@@ -14,7 +15,7 @@ Execute = Callable[[Round], Outcome]
 Engine = Callable[[Sequence[Site], int], Execute]
 """Makes an executor of rounds from sites and the run's seed."""
 
-ENGINES: dict[str, Engine] = {"in-process": InProcess, "virtual-time": VirtualTime()}
+ENGINES: dict[str, Engine] = {"in-process": InProcess, "virtual-time": VirtualTime(), "gossip": Gossip()}
 
 
 def get_engine(engine: str | Engine | None) -> Engine:
@@ -22,8 +23,9 @@ def get_engine(engine: str | Engine | None) -> Engine:
     if engine is None:
         return InProcess
     given: object = engine
-    if given is VirtualTime:
-        raise ConfigurationError("engine is the class VirtualTime, not an engine: write VirtualTime()")
+    for kind in (VirtualTime, Gossip):
+        if given is kind:
+            raise ConfigurationError(f"engine is the class {kind.__name__}, not an engine: write {kind.__name__}()")
     if callable(engine):
         return engine
     if engine not in ENGINES:
@@ -32,6 +34,6 @@ def get_engine(engine: str | Engine | None) -> Engine:
 
 
 __all__ = [
-    "ENGINES", "CorrelatedSpeeds", "DynamicSpeeds", "Engine", "Execute", "FixedSpeeds", "GivenSpeeds", "InProcess",
-    "Speeds", "TwoSpeeds", "VirtualTime", "get_engine",
+    "ENGINES", "CorrelatedSpeeds", "DynamicSpeeds", "Engine", "Execute", "FixedSpeeds", "GivenSpeeds", "Gossip",
+    "InProcess", "Speeds", "TwoSpeeds", "VirtualTime", "get_engine",
 ]  # fmt: skip

@@ -115,6 +115,11 @@ class FederatedDecomposition(Decomposition, ABC):
         self.history_ = result.history
         self.missing_ = facts.missing
         self.privacy_spent_ = None if result.privacy is None else result.privacy.as_plain()
+        for name in ("nodes_", "disagreement_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if result.nodes is not None:
+            self.nodes_ = {name: found.basis.T for name, found in result.nodes.estimates.items()}
+            self.disagreement_ = result.nodes.disagreement
         self.releases_ = [(r.round, r.step, r.aggregate, r.sites, r.bytes_up) for r in result.history]
 
 

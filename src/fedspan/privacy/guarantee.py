@@ -34,6 +34,11 @@ _TRUSTS = {
         "and the coordinator sees nothing but such sums"
     ),
     "central": "the coordinator is trusted: sites send it plain sums and it adds the noise",
+    "gopa": (
+        "there is no coordinator: each node adds a share of the noise, enough while {sites} of them are honest and "
+        "have not crashed, and hides what it sends by noise that it shares with each neighbour and that cancels in the "
+        "sum (GOPA); nodes follow the protocol, and any others may pool what they saw"
+    ),
 }
 _REASONS = {
     "ppm": "zCDP as in PPM Theorem 3.2, with its condition corrected to delta <= exp(-0.427 epsilon)",
@@ -91,7 +96,7 @@ def guarantee(releases: Releases) -> Guarantee:
     spent_epsilon = None if formula in UNPROVEN else epsilon_of(math.sqrt(spent), privacy.delta) if spent > 0 else 0.0
     label, reason = label_of(releases)
     bound = bound_words(releases, charges)
-    who = _capital(_TRUSTS[privacy.trust].format(sites=releases.sites))
+    who = _capital(_TRUSTS["gopa" if releases.pairwise else privacy.trust].format(sites=releases.sites))
     testing, how_far = privacy.testing_seed is not None, f"{_capital(label)}: {reason}"
     if formula in UNPROVEN:  # leads with that, and promises nothing after it
         words = f"{_capital(_REASONS[formula])}. {who}. The noise is as published, for {bound}."
@@ -146,6 +151,8 @@ def label_of(releases: Releases) -> tuple[str, str]:
     proven, gaps = "sensitivity and composition are proven", []
     if privacy.arithmetic == "float":
         gaps.append("the noise is in floating point")
+    if releases.pairwise:
+        gaps.append("the noise that neighbours cancel is in floating point")
     if privacy.relation in ("entry", "ppm-12"):  # any rows may make up the change, and so any rounding
         gaps.append("the rounding of sums over rows is not bounded by an entry's change")
     if gaps:
@@ -182,6 +189,9 @@ def bound_words(releases: Releases, charges: list[Charge]) -> str:
         )
     norm = releases.neighbours.bound
     box = ", columns clamped to public ranges" if isinstance(privacy.row_norm, Bounds) else ""
+    raw = releases.raw.raw_norm
+    if privacy.raw_norm is not None and any({"sums", "degrees"} & set(c.detail) for c in charges):
+        box += f", raw rows to {raw:.4g} where their sums are released"
     given = releases.given
     tighter = f" (tighter than the {given:.4g} of the terms, as the noised total said)" if norm < given else ""
     return f"rows of norm at most {norm:.4g} as they enter the Gram matrix, clipped at the site{box}{tighter}{clipped}"
