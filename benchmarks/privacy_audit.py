@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+import fedspan.data.clip
 import fedspan.data.prepared
 import fedspan.privacy.releases
 from fedspan.privacy.audit.epsilon import EmpiricalEpsilon, audit_case
@@ -33,7 +34,9 @@ EPSILON, DELTA = 8.0, 1e-2
 """mu = 2.45: where a few thousand runs tell most. Noise and sensitivities are the same code at every epsilon."""
 TRUSTS = ("local", "distributed", "central")
 BOTH = ("grid", "float")
-SETUP_SHARES = {"mean": 0.4, "count": 0.2, "variance": 0.2, "scale": 0.1}
+_SETUP = {"mean": 0.4, "count": 0.2, "variance": 0.2, "scale": 0.1}
+SHARES = {"mean, count, variance": _SETUP, "scale": _SETUP, "degrees": {"degree": 0.7}}
+"""Of the budget, where the set-up is what is audited."""
 
 MECHANISMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "covariance": (Covariance(), {}),
@@ -45,6 +48,7 @@ MECHANISMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mean, count, variance": (Covariance(), {"setup_only": True}),
     "with gaps filled": (Covariance(), {"missing": "mean"}),
     "scale": (Covariance(), {"scale": True}),
+    "degrees": (Covariance(), {"normalise": "degree"}),
 }
 """Solver and settings of the worst case. The set-up releases are in every case; ``setup_only`` ends with them."""
 
@@ -67,8 +71,8 @@ class Setting:
         privacy = GaussianPrivacy(
             EPSILON, DELTA, row_norm=norm if of_rows else None, site_norm=2.0 if bounded else None,
             neighbours=self.neighbours, n_public=self.neighbours in ("row-replace", "site"), trust=self.trust,
-            arithmetic=self.arithmetic,
-            **({"shares": SETUP_SHARES} if self.mechanism in ("mean, count, variance", "scale") else {}),
+            arithmetic=self.arithmetic, raw_norm=3.0 if self.mechanism == "degrees" else None,
+            **({"shares": SHARES[self.mechanism]} if self.mechanism in SHARES else {}),
         )  # fmt: skip
         solver, settings = MECHANISMS[self.mechanism]
         return worst_case(privacy, solver, **{**settings, **self.more})
@@ -82,7 +86,7 @@ def settings(full: bool = False) -> Iterator[Setting]:
     for mechanism, trust, arithmetic, relation in itertools.product(MECHANISMS, TRUSTS, BOTH, RELATIONS):
         if mechanism == "mod-sulq" and trust != "local":
             continue
-        if relation not in ("row", "row-replace") and mechanism in list(MECHANISMS)[-3:]:
+        if relation not in ("row", "row-replace") and mechanism in list(MECHANISMS)[-4:]:
             continue
         plain = arithmetic == "grid" and (trust == "local" or mechanism in ("covariance", "private-power, 3 rounds"))
         if full or relation == "row" or plain:
@@ -153,6 +157,14 @@ FAULTS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Setting]] = {
         Setting("covariance", arithmetic="float"),
     ),
     "rows clipped before centring, not after": (_clip_before_centring, Setting("private-power, 3 rounds", "central")),
+    "degrees of rows that are not clipped": (
+        lambda: patch.object(fedspan.data.clip, "clip_factors", lambda squares, weights, norm: np.ones(len(squares))),
+        Setting("degrees"),
+    ),
+    "half the noise on the degrees": (
+        lambda: patch.object(Neighbours, "degrees", lambda self: self.raw / 2),
+        Setting("degrees", "central"),
+    ),
     "a round answered twice, with fresh noise": (_answer_again, Setting("covariance", neighbours="entry")),
 }
 """Each fault, planted in the real code, and the case that must show it."""

@@ -9,6 +9,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_example_runs_and_prints(path, capsys):
+def test_example_runs_and_prints(path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [str(path), "--quick"])  # where that means something
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out.strip()

@@ -68,6 +68,21 @@ def test_a_plan_is_what_a_private_run_takes(solver: str, trust: str) -> None:
     agree(study, federation())
 
 
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_and_where_columns_degrees_are_released(trust: str) -> None:
+    counts = np.random.default_rng(0).poisson(0.5, (900, 8)).astype(float)
+    sources = {f"s{i}": open_source(part) for i, part in enumerate(np.split(counts, 3))}
+    privacy = private(trust=trust, raw_norm=3.0, row_norm=0.1)
+    study = Study(
+        n_components=2, solver="covariance", privacy=privacy, preparation=Preparation(center=False, normalise="degree")
+    )
+    agree(study, sources)
+    (price,) = (r for r in make_plan(study, sources).privacy.releases if r.release == "degrees")  # type: ignore[union-attr]
+    assert price.share == pytest.approx(0.1)
+    sites = 3 if trust == "local" else 1
+    assert price.sigma == pytest.approx(3.0 * math.sqrt(sites / 0.1) / privacy.mu, rel=2e-3)
+
+
 def test_and_where_blocks_of_rows_are_charged_side_by_side() -> None:
     study = Study(n_components=2, solver=StreamingModSulq(blocks=4), privacy=private(n_public=True))
     agree(study, federation())

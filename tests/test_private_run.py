@@ -621,10 +621,12 @@ def study_file(tmp_path, more):
 
 
 def test_a_study_file_says_what_is_promised(tmp_path):
-    more = 'row_norm = {low = 0, high = [1, 1, 2]}\ntrust = "central"\ntesting_seed = 1\nshares = {mean = 0.2}'
+    more = 'row_norm = {low = 0, high = [1, 1, 2]}\nraw_norm = 0.5\ntrust = "central"\ntesting_seed = 1\n'
+    more += "shares = {mean = 0.2}"
     study = study_file(tmp_path, more)
     assert (study.privacy.epsilon, study.privacy.delta, study.privacy.trust) == (2.0, 1e-6, "central")
     assert study.privacy.shares["mean"] == 0.2
+    assert study.privacy.raw_norm == 0.5
     assert study.privacy.row_norm.half_width(3) == pytest.approx(math.sqrt(0.25 + 0.25 + 1))
     result = run(study.study(), study.open_sources())
     assert result.privacy.trust == "central"

@@ -92,6 +92,26 @@ def test_sums_of_raw_rows_and_their_squares_attain_their_bounds(m):
     assert np.linalg.norm(m * (x**2 - y**2)) == pytest.approx(other.squares(), rel=1e-9)
 
 
+@pytest.mark.parametrize("m", [1, 3])
+def test_degrees_of_raw_rows_attain_their_bounds(m):
+    x, y, radius = np.eye(4)[0] * 2.0, np.eye(4)[1] * 2.0, 2.0
+    row, other = (Neighbours(kind, 9.0, raw=radius, rows_per_person=m) for kind in ("row", "row-replace"))
+    assert np.linalg.norm(m * x) == pytest.approx(row.degrees(), rel=1e-9)
+    assert np.linalg.norm(m * (x - y)) == pytest.approx(other.degrees(), rel=1e-9)  # counts have no opposite rows
+    for relation, raw in (("row", None), ("entry", 2.0), ("site", 2.0)):
+        with pytest.raises(PolicyError, match="the columns' degrees"):
+            Neighbours(relation, 9.0, raw=raw).degrees()
+
+
+@given(people())
+def test_no_rows_of_counts_exceed_the_bounds_of_degrees(case):
+    _, bound, m, before, after = case
+    before, after = abs(before), abs(after)
+    row, replaced = (Neighbours(kind, 9.0, raw=bound, rows_per_person=m) for kind in ("row", "row-replace"))
+    assert np.linalg.norm(before.sum(axis=0)) <= row.degrees() * ROOM
+    assert np.linalg.norm(before.sum(axis=0) - after.sum(axis=0)) <= replaced.degrees() * ROOM
+
+
 @pytest.mark.parametrize("relation", ["row", "row-replace"])
 def test_the_values_present_in_each_column_attain_their_bound(relation):
     near = Neighbours(relation, 1.0, rows_per_person=2)

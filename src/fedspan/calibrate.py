@@ -267,6 +267,11 @@ def _checked(study: Study) -> GaussianPrivacy:
             f"neighbours = {privacy.relation!r} bounds no row, so nothing public says how large a twin's rows are; "
             'calibrate with neighbours = "row" and a row_norm'
         )
+    if study.preparation.normalise is not None:
+        raise ConfigurationError(
+            f'normalise = "{study.preparation.normalise}" is for counts, and a twin has none; calibrate without it, or '
+            "run the study on counts that you made up"
+        )
     return privacy
 
 

@@ -190,8 +190,7 @@ def _may_tighten(privacy: GaussianPrivacy, total: float, rows: float, preparatio
     """Return the terms' own norm where a run may clip rows further: a plan counts that round too."""
     if not privacy.may_tighten:
         return None
-    centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
-    return privacy.row_bounds(preparation["features"], centred=centred, scaled=scaled).norm
+    return privacy.bounds_under(preparation, preparation["features"]).norm
 
 
 def _width(solver: Solver, k: int, d: int) -> int:

@@ -24,6 +24,7 @@ from fedspan.layers import (
     account,
     follow,
     merging,
+    noting_sums,
     observe,
     record,
     secure_sums,
@@ -212,5 +213,5 @@ def assemble(
     if releases is not None:
         solve = account(solve, releases)
     if masks is not None:
-        solve = secure_sums(solve, masks)
+        solve = secure_sums(solve if writer is None else noting_sums(solve, writer), masks)
     return solve if writer is None else transcript(solve, writer)

@@ -98,6 +98,15 @@ class Neighbours:
         radius = self._raw("the sum of the rows")
         return (1.0 if self.relation == "row" else 2.0) * self.rows_per_person * radius
 
+    def degrees(self) -> float:
+        """The columns' degrees: the same sum of rows without negative entries, of which no two are opposite.
+
+        x'y >= 0, so ||x - y||^2 = ||x||^2 + ||y||^2 - 2 x'y <= 2 R^2, attained by rows that share no column; sums of m
+        such rows have no negative entries either, and norms of at most m R.
+        """
+        radius = self._raw("the columns' degrees")
+        return (1.0 if self.relation == "row" else _REPLACE) * self.rows_per_person * radius
+
     def squares(self) -> float:
         """Each column's sum of squares about the mean, rows clipped to R there.
 
@@ -144,7 +153,9 @@ class Neighbours:
     def _raw(self, release: str) -> float:
         self._of_rows(release)
         if self.raw is None:
-            raise PolicyError(f"{release} rests on a bound on the raw rows, and none was given; give row_norm Bounds")
+            raise PolicyError(
+                f"{release} rests on a bound on the raw rows, and none was given; give row_norm Bounds, or a raw_norm"
+            )
         return self.raw
 
     def _of_rows(self, release: str) -> None:

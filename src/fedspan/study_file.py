@@ -48,10 +48,10 @@ BOUND = Kind('a number, "unit" or a table of low and high', lambda v: NUMBER.fit
 NUMBERS = Kind("a list of two numbers", lambda v: isinstance(v, list) and len(v) == 2 and all(map(NUMBER.fits, v)))
 RANGE = Kind("a number, or a list of one for each column", lambda v: NUMBER.fits(v) or isinstance(v, list))
 PRIVACY = {
-    "epsilon": NUMBER, "delta": NUMBER, "row_norm": BOUND, "site_norm": NUMBER, "entry_change": NUMBER,
-    "rows_per_person": WHOLE, "n_public": FLAG, "neighbours": TEXT, "trust": TEXT, "calibration": TEXT, "shares": TABLE,
-    "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT, "adaptive_clip": FLAG,
-    "testing_seed": WHOLE,
+    "epsilon": NUMBER, "delta": NUMBER, "row_norm": BOUND, "raw_norm": NUMBER, "site_norm": NUMBER,
+    "entry_change": NUMBER, "rows_per_person": WHOLE, "n_public": FLAG, "neighbours": TEXT, "trust": TEXT,
+    "calibration": TEXT, "shares": TABLE, "formula": TEXT, "split": NUMBERS, "honest": WHOLE, "arithmetic": TEXT,
+    "adaptive_clip": FLAG, "testing_seed": WHOLE,
 }  # fmt: skip
 SECURE = {
     "threshold": NUMBER, "minimum": WHOLE, "colluding": NUMBER, "dropouts": NUMBER, "security": WHOLE,

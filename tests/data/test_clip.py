@@ -171,6 +171,50 @@ def test_rounding_far_from_zero_stays_within_the_slack_that_every_sensitivity_ha
     assert np.linalg.norm(errors[0] - errors[1]) <= 2**-10 * bound**2
 
 
+COUNTS = {"low": np.zeros(1), "high": np.full(1, LARGEST_ENTRY), "about_zero": True}
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1e-3, 0.05, 0.5, 1e4]), st.booleans(), st.booleans())
+def test_rows_over_the_roots_of_both_degrees_are_clipped_as_they_enter(seed, bound, sparse, weighted):
+    rng = np.random.default_rng(seed)
+    raw = rng.poisson(0.6, (40, D)) * rng.choice([0.1, 1.0, 50.0], (40, 1))
+    raw[3], raw[4, 0] = 0.0, -7.0  # a user without items, and a count that is none
+    scale, weights = rng.uniform(1.0, 30.0, D), rng.uniform(0, 2, 40) if weighted else None
+    source = open_source(scipy.sparse.csr_array(raw) if sparse else raw, weights=weights)
+    prepared = Prepared(source, {"degree": True, "scale": scale}, bounds=RowBounds(norm=bound, **COUNTS))
+    counts = np.maximum(raw, 0.0)
+    degrees = counts.sum(axis=1)
+    over_roots = counts / np.sqrt(np.where(degrees > 0, degrees, 1.0))[:, None]
+    want = meant(over_roots, bound, scale=scale, weights=weights)
+    assert lengths(prepared).max() <= bound
+    np.testing.assert_allclose(explicit(prepared), want, rtol=1e-9, atol=1e-12 * bound)
+    np.testing.assert_allclose(prepared.gram(), want.T @ want, rtol=1e-8, atol=1e-12 * bound**2)
+
+
+@pytest.mark.parametrize("entry", [5e-324, 1e-310, 1e-200, 1e-60, 1e59, 1e300, -1e300, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_no_count_makes_a_row_by_degree_anything_but_a_row_within_its_bound(entry, kind):
+    # One over a degree of 5e-324 is infinite: of a release with such a row in it nothing would be left.
+    raw = np.array([[1.0, 1.0, 0, 0, 0], [entry, 0, 0, 0, 0], [0, entry, 0, 0, 2.0], [entry] * 5])
+    source = open_source(scipy.sparse.csr_array(raw) if kind == "sparse" else raw)
+    prepared = Prepared(source, {"degree": True, "scale": np.full(D, 1.0)}, bounds=RowBounds(norm=0.5, **COUNTS))
+    assert lengths(prepared).max() <= 0.5
+    z = np.eye(D)[:, :2]
+    for release in (prepared.gram(), prepared.gram_times(z), prepared.total(), prepared.gram_times(1e59 * z)):
+        assert np.all(np.isfinite(release))
+    np.testing.assert_allclose(explicit(prepared)[0, :2], [0.5 / np.sqrt(2)] * 2)
+
+
+def test_sums_of_counts_are_about_zero_and_of_rows_within_the_raw_bound():
+    raw = np.array([[3.0, 4.0], [0.3, 0.4], [-9.0, 2.0]])
+    bounds = RowBounds(norm=0.1, raw_norm=1.0, **COUNTS)
+    for block in (raw, scipy.sparse.csr_array(raw)):
+        np.testing.assert_allclose(bounded_sums(block, None, False, bounds), [0.9, 2.2])
+        np.testing.assert_allclose(bounded_sums(block, np.array([1.0, 0.5, 0.0]), False, bounds), [0.75, 1.0])
+    with pytest.raises(PolicyError, match="a raw_norm"):
+        bounded_sums(raw, None, False, RowBounds(norm=0.1, **COUNTS))
+
+
 def test_a_weight_above_one_counts_as_one():
     raw = np.eye(D)
     source = open_source(raw, weights=np.array([0.25, 1.0, 2.0, 100.0, 0.0]))

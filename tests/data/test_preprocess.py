@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan.data import ArraySource, CsvSource, Preparation, SparseSource, SymmetricSource, open_source
-from fedspan.data.preprocess import set_up
+from fedspan.data.preprocess import SetUp, set_up
 from fedspan.encoding import decode, encode
 from fedspan.errors import ConfigurationError, DataError, FileError
 from fedspan.rounds import Outcome, Site, answer, drive, numbered
@@ -17,7 +17,7 @@ from fedspan.rounds import Outcome, Site, answer, drive, numbered
 NAMES = ("a", "b", "c", "d")
 
 
-def prepare(sources, **settings):
+def prepare(sources, asked=None, **settings):
     """Run the set-up rounds over sites in this process; messages and replies travel as bytes."""
     sites = {name: Site(name, open_source(data)) for name, data in sorted(sources.items())}
 
@@ -29,7 +29,7 @@ def prepare(sources, **settings):
             collector.add(name, decode(encode(reply.value)), reply.weight, 1)
         return Outcome(collector.result(), list(sites), 0, 0)
 
-    return drive(numbered(set_up(Preparation(**settings))), execute), sites
+    return drive(numbered(set_up(Preparation(**settings), asked)), execute), sites
 
 
 def pooled_gram(sites):
@@ -182,6 +182,21 @@ def test_degrees_of_users_and_items(kind):
     np.testing.assert_allclose(pooled_gram(sites), expected.T @ expected, atol=1e-12)
     assert facts.total == pytest.approx((expected**2).sum())
     np.testing.assert_allclose(np.linalg.eigvalsh(pooled_gram(sites))[-1], 1)  # as every normalised bipartite graph
+
+
+def test_degrees_are_raised_to_the_least_that_a_study_names():
+    counts = np.zeros((50, 4))
+    counts[:30, 0] = counts[:9, 1] = counts[:1, 2] = 1.0
+    sources = split(counts)
+    asked = []
+
+    def least(sites):
+        asked.append(sites)
+        return 4.0
+
+    facts, _ = prepare(sources, SetUp(least_degree=least), center=False, normalise="degree")
+    np.testing.assert_allclose(facts.scale**2, [30.0, 9.0, 4.0, 4.0])
+    assert asked == [len(sources)]
 
 
 def test_symmetric_shares():

@@ -10,11 +10,12 @@ from fedspan.data import Preparation, open_source
 from fedspan.data.prepared import Prepared
 from fedspan.data.source import SymmetricSource
 from fedspan.errors import ConfigurationError
+from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.audit import audit
 from fedspan.privacy.audit.attacks import INFORMED, Attacks
 from fedspan.privacy.audit.change import least_change
 from fedspan.privacy.audit.counting import count_learnt
-from fedspan.privacy.audit.equations import Equation, Setup, read_setup
+from fedspan.privacy.audit.equations import Equation, Setup, count_features, read_setup
 from fedspan.privacy.audit.external import attack_from_outside, fit_values
 from fedspan.privacy.audit.informed import informed_guess
 from fedspan.privacy.audit.products import Products
@@ -251,6 +252,17 @@ def test_facts_of_the_gram_matrix_are_read_from_set_up(tmp_path, sites, preparat
         if preparation.normalise is None:  # ... all of it: the mean direction's own number
             prepared = next(seen.message for seen in transcript.rounds if seen.step == "data.prepare")
             assert_sums(sites[name], prepared, setup)
+
+
+def test_degrees_alone_show_how_many_columns_there_are(tmp_path):
+    privacy = GaussianPrivacy(1.0, 1e-6, row_norm=1.0, raw_norm=3.0)
+    preparation = Preparation(center=False, normalise="degree")
+    transcript, _ = recorded(tmp_path, COUNTS, n_components=2, solver="covariance", preparation=preparation,
+                             privacy=privacy)  # fmt: skip
+    asked = [seen for seen in transcript.rounds if seen.step == "data.moments"]
+    assert count_features(Transcript(tuple(asked))) == next(iter(COUNTS.values())).shape[1]
+    for name in COUNTS:
+        assert read_setup(transcript, name).sums is None
 
 
 def assert_sums(site, prepared, setup):

@@ -52,7 +52,7 @@ def test_a_guarantee_for_sites_without_their_bound_is_refused():
         private(row_norm=None, neighbours="site")
 
 
-@pytest.mark.parametrize("name", ["site_norm", "entry_change"])
+@pytest.mark.parametrize("name", ["site_norm", "raw_norm", "entry_change"])
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, True, "1"])
 def test_other_bounds_are_positive_and_finite(name, value):
     with pytest.raises(ConfigurationError, match=f"{name} is a positive finite number"):
@@ -109,8 +109,9 @@ def test_a_share_that_is_no_part_of_the_budget_is_refused(share):
 def test_shares_that_leave_nothing_for_the_solver_are_refused():
     with pytest.raises(ConfigurationError, match=r"nothing of the budget .*; let them sum to at most 0\.99"):
         private(shares={"mean": 0.6, "count": 0.2, "variance": 0.2, "scale": 0.1})
-    with pytest.raises(ConfigurationError, match="nothing of the budget for the solver"):
-        private(shares={"mean": 0.9})  # with the others' defaults
+    for share in ("mean", "degree"):
+        with pytest.raises(ConfigurationError, match="nothing of the budget for the solver"):
+            private(shares={share: 0.96})  # with the others' defaults
 
 
 # Was a fault once: these sum to 0.9999999999999999, below 1, and the solver got 1e-16 of the budget.
@@ -268,6 +269,51 @@ def test_a_box_bounds_rows_by_its_half_diagonal_its_corner_or_their_number_of_co
     np.testing.assert_array_equal(got.middle(4), np.full(4, 10.5))
 
 
+@pytest.mark.parametrize(("raw", "box"), [(None, 1.0), (0.25, 0.25), (40.0, 1.0)])
+def test_a_bound_on_raw_rows_of_its_own_is_for_their_sums(raw, box):
+    for centred in (False, True):
+        got = private(row_norm=2.0, raw_norm=raw).row_bounds(4, centred=centred, scaled=False)
+        assert (got.norm, got.raw_norm) == (2.0, raw or 2.0)
+        got = private(row_norm=Bounds(10, 11), raw_norm=raw).row_bounds(4, centred=centred, scaled=False)
+        assert (got.norm, got.raw_norm) == (pytest.approx(1.0 if centred else 22.0), pytest.approx(box))
+
+
+@pytest.mark.parametrize("tighter", [None, 0.5, 9.0])
+def test_counts_have_a_bound_for_each_of_their_two_forms(tighter):
+    privacy = private(row_norm=2.0, raw_norm=7.0)
+    got = privacy.row_bounds(4, centred=False, scaled=True, by_degree=True, tighter=tighter)
+    assert (got.norm, got.raw_norm) == (min(2.0, tighter or 2.0), 7.0)
+    np.testing.assert_array_equal(got.middle(4), np.zeros(4))
+    np.testing.assert_array_equal(clamp(np.array([[-3.0, 0.0, 5.0, np.nan]]), got), [[0.0, 0.0, 5.0, 0.0]])
+    plain = {"degree": True, "scale": np.ones(4), "norm": tighter}
+    assert privacy.bounds_under(plain, 4).norm == got.norm
+    assert privacy.bounds_under(plain, 4, tightened=False).norm == 2.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sites", "times"),
+    [
+        ({}, None, 1.0), ({}, 1, 1.0), ({}, 9, 3.0), ({"trust": "central"}, 9, 1.0), ({"trust": "distributed"}, 9, 1.0),
+        ({"trust": "distributed", "honest": 4}, 9, 1.5), ({"trust": "distributed", "honest": 4}, None, 1.0),
+        ({"n_public": True}, 1, math.sqrt(2)), ({"rows_per_person": 5}, 1, 5.0), ({"raw_norm": 70.0}, 1, 10.0),
+        ({"shares": {"degree": 0.4}}, 1, 0.5),
+    ],
+)  # fmt: skip
+def test_the_least_degree_is_some_deviations_of_the_noise_on_degrees(settings, sites, times):
+    privacy = private(**{"raw_norm": 7.0, **settings})
+    sigma = 7.0 / (privacy.mu * math.sqrt(0.1))
+    assert privacy.least_degree(sites) == pytest.approx(2.0 * sigma * times, rel=1e-12)
+
+
+def test_with_next_to_no_noise_a_degree_is_at_least_one():
+    assert private(epsilon=1e5, raw_norm=1.0).least_degree() == 1.0
+
+
+@pytest.mark.parametrize("shares", [{"degree": 0.9}, {"degree": 0.95, "mean": 0.5, "scale": 0.4}])
+def test_the_share_of_degrees_is_beside_those_of_mean_and_scale(shares):
+    assert private(shares=shares).shares["degree"] == shares["degree"]
+
+
 @pytest.mark.parametrize("relation", ["entry", "ppm-12", "site"])
 def test_relations_that_are_not_about_rows_clip_no_row(relation):
     privacy = private(neighbours=relation, row_norm=None, site_norm=5.0, entry_change=0.25)
@@ -292,6 +338,7 @@ def test_neighbours_know_all_bounds(trust):
         {"row_norm": "unit", "rows_per_person": 2, "n_public": True, "trust": "distributed", "honest": 3},
         {"row_norm": Bounds([0, 1], [2, 3]), "arithmetic": "float", "testing_seed": 3, "shares": {"mean": 0.3}},
         {"row_norm": None, "neighbours": "site", "site_norm": 2.0},
+        {"raw_norm": 3.0},
         {"row_norm": None, "neighbours": "entry", "entry_change": 0.5},
         {"calibration": "published", "formula": "fedpower", "split": (math.inf, 1.0), "n_public": True},
         *({"calibration": "published", "formula": name, "n_public": True} for name in FORMULAS),
@@ -304,7 +351,7 @@ def test_settings_come_back_from_plain_data(settings):
     back = GaussianPrivacy.from_plain(json.loads(json.dumps(plain)))
     assert back.as_plain() == plain
     assert back.mu == privacy.mu
-    for name in ("relation", "trust", "shares", "split", "honest", "formula", "rows_per_person"):
+    for name in ("relation", "trust", "shares", "split", "honest", "formula", "rows_per_person", "raw_norm"):
         assert getattr(back, name) == getattr(privacy, name)
     bounds = [p.row_bounds(2, centred=True, scaled=False) for p in (back, privacy)]
     for name in ("norm", "raw_norm", "low", "high", "site_total"):

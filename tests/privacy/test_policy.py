@@ -498,9 +498,10 @@ def test_a_trusted_coordinator_gets_plain_sums_of_clipped_rows():
     assert not charges(site)
 
 
-def test_degrees_are_not_asked_of_a_site_with_a_policy():
-    with pytest.raises(PolicyError, match="degrees are released as they are"):
-        ask(opened(abs(rows())), 0, "data.moments", {**MOMENTS, "degree": True})
+def test_degrees_are_not_asked_of_a_site_whose_raw_rows_have_no_bound():
+    for trust in ("local", "central"):
+        with pytest.raises(PolicyError, match="a bound on the raw rows, and none was given"):
+            ask(opened(abs(rows()), private(trust=trust)), 0, "data.moments", {**MOMENTS, "degree": True})
 
 
 def test_only_what_was_asked_for_leaves_with_the_moments():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -72,7 +74,8 @@ def test_columns_are_named_once_in_every_set_up_step(step, columns):
     [
         ({"mean": np.full(D, 1e9)}, "beyond the bound"), ({"fill": np.full(D, 1e9)}, "beyond the bound"),
         ({"mean": np.zeros(D + 1)}, "finite numbers"), ({"fill": np.full(D, np.nan)}, "finite numbers"),
-        ({"features": D + 1}, "features"), ({"degree": True}, "degrees"), ({"power": 3.0}, "has no"),
+        ({"features": D + 1}, "features"), ({"degree": True}, "no mean"), ({"power": 3.0}, "has no"),
+        ({"degree": 1}, "degree is True or False"),
         ({"scale": np.full(D, 1e-9)}, "scales lie between"), ({"norm": 1.5}, "do not let the study tighten"),
         ({"mean": np.zeros(D, dtype=int)}, "finite numbers"), ({"mean": np.zeros(D, dtype=complex)}, "finite numbers"),
         ({"scale": np.full(D, 1e31)}, "scales lie between"), ({"columns": ["x", "y", "z", "w"]}, "have no names"),
@@ -102,12 +105,54 @@ def test_a_clip_of_rows_is_not_tightened_where_nothing_rests_on_it(relation):
         ask(opened(privacy=private(**terms)), 0, "data.prepare", preparation(norm=0.0))
 
 
+LEAST = math.sqrt(private(raw_norm=4.0).least_degree())
+
+
+def roots(**changes):
+    """A preparation by degree."""
+    return preparation(**{"degree": True, "scale": np.full(D, LEAST), **changes})
+
+
+@pytest.mark.parametrize(
+    ("change", "terms", "text"),
+    [
+        ({"scale": None}, {}, "sends the roots"), ({"scale": np.full(D, 0.99 * LEAST)}, {}, "roots of degrees lie"),
+        ({"scale": np.array([LEAST] * (D - 1) + [1e31])}, {}, "roots of degrees lie"),
+        ({"scale": np.full(D + 1, LEAST)}, {}, "finite numbers"), ({"scale": np.full(D, np.nan)}, {}, "finite numbers"),
+        ({"mean": np.zeros(D)}, {}, "by degree has no mean"), ({"fill": np.zeros(D)}, {}, "by degree has no fill"),
+        ({}, {"raw_norm": None}, "a raw_norm"), ({}, {"shares": {"degree": 0}}, "no share of the budget"),
+        ({}, {"row_norm": Bounds(0, 1)}, "one number"), ({"norm": 1.5}, {"adaptive_clip": True}, "the clip may be"),
+        ({}, {"neighbours": "entry", "row_norm": None}, "allow no degree"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("trust", ["local", "central"])
+@pytest.mark.parametrize("step", ["data.spread", "data.prepare"])
+def test_what_a_preparation_by_degree_may_not_say(step, trust, change, terms, text):
+    site = opened(abs(rows()), private(**{"raw_norm": 4.0, "trust": trust, **terms}))
+    with pytest.raises(PolicyError, match=text):
+        ask(site, 0, step, roots(**change))
+    assert not charges(site)
+
+
+def test_a_site_that_agreed_to_degrees_sees_its_rows_through_them_only():
+    agreed = Terms(private(raw_norm=4.0), "run", 1, Preparation(center=False, normalise="degree"))
+    for step, message in (
+        ("data.moments", {**MOMENTS, "degree": False}), ("data.prepare", preparation()),
+        ("data.spread", preparation()), ("data.prepare", preparation(degree=False)),
+    ):  # fmt: skip
+        site = open_site("a", ArraySource(abs(rows())), seed=0, terms=agreed)
+        with pytest.raises(PolicyError, match="not what was agreed on"):
+            ask(site, 0, step, message)
+        assert not charges(site)
+    ask(open_site("a", ArraySource(abs(rows())), seed=0, terms=agreed), 0, "data.prepare", roots())
+
+
 @pytest.mark.parametrize("change", [{"missing": "mean"}, {"weight_column": "x"}, {"degree": True}])
 def test_rows_are_read_as_was_agreed_on_in_the_first_question_too(change, tmp_path):
     for folder in (None, tmp_path):
         terms = Terms(private(), "run", 1, Preparation())
         site = open_site("a", ArraySource(rows(), ("x", "y", "z", "w")), seed=0, folder=folder, terms=terms)
-        with pytest.raises(PolicyError, match=r"not what was agreed on|degrees"):
+        with pytest.raises(PolicyError, match="not what was agreed on"):
             ask(site, 0, "data.moments", {**MOMENTS, **change})
         assert not charges(site)
 

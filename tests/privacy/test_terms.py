@@ -35,9 +35,29 @@ def test_a_plain_study_is_accepted():
     check(private(row_norm=Bounds(0, 1)), Preparation(scale=True, missing="mean"))
 
 
-def test_normalising_by_degree_is_refused():
-    with pytest.raises(ConfigurationError, match="degree, which nothing here noises"):
-        check(private(), Preparation(center=False, normalise="degree"))
+BY_DEGREE = Preparation(center=False, normalise="degree")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "raw_norm is missing"),
+        ({"raw_norm": 4.0, "row_norm": Bounds(0, 1)}, "takes one number as row_norm"),
+        ({"raw_norm": 4.0, "shares": {"degree": 0}}, "the degree is needed and its share is 0"),
+        ({"raw_norm": 4.0, "neighbours": "entry"}, "bounds no column's degree"),
+        ({"raw_norm": 4.0, "neighbours": "ppm-12"}, "bounds no column's degree"),
+        ({"raw_norm": 4.0, "neighbours": "site", "site_norm": 1.0, "n_public": True}, "bounds no column's degree"),
+    ],
+)
+def test_normalising_by_degree_is_refused_without_a_bound_and_a_share(settings, text):
+    with pytest.raises(ConfigurationError, match=text):
+        check(private(**settings), BY_DEGREE)
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_public": True}, {"row_norm": "unit"}, {"rows_per_person": 3}])
+def test_normalising_by_degree_is_accepted_with_both(settings):
+    for trust in ("local", "distributed", "central"):
+        check(private(raw_norm=4.0, trust=trust, **settings), BY_DEGREE)
 
 
 @pytest.mark.parametrize("relation", ["entry", "ppm-12", "site"])

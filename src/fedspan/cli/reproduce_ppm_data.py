@@ -123,6 +123,39 @@ def sampled_vectors(interactions: Any, size: int) -> tuple[Array, int]:
     return vectors, int(np.sum(values < 1e-10))
 
 
+def interaction_changes(interactions: Any, count: int) -> Array:
+    """Return by how much the item-item matrix changes in (12) without one interaction, for some at random.
+
+    (12) measures a change E by sqrt(sum_i ||E_i||_1^2). Both degrees go down by one, so a row and a column change, and
+    the block of the user's items. Interactions that are somebody's or something's only one are left out: nothing is
+    normalised by a degree of 0.
+    """
+    ratings = (scipy.sparse.csr_array(interactions) != 0).astype(np.float64)
+    users, items = (np.asarray(ratings.sum(axis=axis)).ravel() for axis in (1, 0))
+    by_item, scaled = ratings.tocsc(), scipy.sparse.diags_array(1 / np.maximum(users, 1.0)) @ ratings
+    rows, columns = ratings.nonzero()
+    able = np.flatnonzero((users[rows] > 1) & (items[columns] > 1))
+    chosen = np.random.default_rng(0).permutation(able)[:count]
+    return np.array([_change(ratings, by_item, scaled, users, items, rows[at], columns[at]) for at in chosen])
+
+
+def _change(ratings: Any, by_item: Any, scaled: Any, users: Array, items: Array, user: int, item: int) -> float:
+    roots = np.sqrt(np.maximum(items, 1.0))
+    others = by_item[:, [item]].indices
+    shared = np.asarray(scaled[others].sum(axis=0)).ravel() / roots  # of the item's row, but for its own root
+    own = ratings[[user]].indices
+    after = shared.copy()
+    after[own] -= 1 / (users[user] * roots[own])
+    row = after / math.sqrt(items[item] - 1) - shared / roots[item]
+    row[item] = after[item] * roots[item] / (items[item] - 1) - shared[item] / roots[item]
+    rest = own[own != item]
+    lighter = (1 / (users[user] - 1) - 1 / users[user]) / roots[rest]
+    sums = np.abs(row)
+    sums[rest] += lighter * np.sum(1 / roots[rest])
+    sums[item] = np.abs(row).sum()
+    return float(np.linalg.norm(sums))
+
+
 # ---- Figures 1 and 2 -------------------------------------------------------------------------------------------
 
 

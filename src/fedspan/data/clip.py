@@ -34,6 +34,8 @@ class RowBounds:
     low: Array | None = None
     high: Array | None = None
     """The box that raw entries are clamped to, column by column (or one number for all)."""
+    about_zero: bool = False
+    """Whether sums of raw rows are taken about zero, wherever the middle of the box is: those of counts."""
     site_total: float | None = None
     """S: of the sum of squares of all prepared rows together; a site beyond it is scaled down as a whole."""
 
@@ -48,7 +50,7 @@ class RowBounds:
 
     def middle(self, width: int) -> Array:
         """Return the public point that sums of raw rows are taken about."""
-        if self.low is None or self.high is None:
+        if self.about_zero or self.low is None or self.high is None:
             return np.zeros(width)
         return np.broadcast_to((self.low + self.high) / 2, (width,)).astype(float)
 
@@ -161,7 +163,7 @@ def bounded_sums(block: Any, weights: Array | None, with_gaps: bool, bounds: Row
     middle = bounds.middle(block.shape[1])
     about = middle if middle.any() else None
     if bounds.raw_norm is None:
-        raise PolicyError("the mean rests on a bound on the raw rows, and none was given")
+        raise PolicyError("column sums rest on a bound on the raw rows, and none was given; give a raw_norm")
     clip = np.sqrt(clip_factors(row_squares(block, about, None), None, bounds.raw_norm))
     weights = clip if weights is None else clip * weights
     if not scipy.sparse.issparse(block):  # entry by entry: a box far from zero would lose digits in the sums

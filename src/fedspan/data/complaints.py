@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedspan.data.aligned import Aligned
-from fedspan.data.columns import any_in_columns
+from fedspan.data.columns import any_in_columns, lowest_entry
 from fedspan.data.source import Source
 from fedspan.encoding import Array
 from fedspan.errors import DataError
 
 if TYPE_CHECKING:
     from fedspan.data.preprocess import Preparation
+
+
+NEGATIVE = 'negative entries, which normalise = "degree" cannot take the root of'
 
 
 def check_present(present: Array, weight: float, columns: list[str] | None) -> None:
@@ -41,6 +44,8 @@ def check_rows(source: Source, preparation: Preparation) -> None:
     if bad.any():
         names = None if source.columns is None else list(source.columns)
         raise DataError(f"it has {unusable(aligned, bad, names, with_gaps)}")
+    if preparation.normalise == "degree" and any(lowest_entry(block) < 0 for block, _ in aligned.rows()):
+        raise DataError(f"it has {NEGATIVE}")
 
 
 def unusable(aligned: Aligned, bad: Array, columns: list[str] | None, with_gaps: bool) -> str:

@@ -17,7 +17,7 @@ import scipy.sparse
 from array_api_compat import array_namespace
 
 from fedspan.data.aligned import Aligned, chooser_matrix
-from fedspan.data.clip import Clipping, RowBounds, bounded_weights, clamp, clip_factors, row_squares
+from fedspan.data.clip import LARGEST_ENTRY, Clipping, RowBounds, bounded_weights, clamp, clip_factors, row_squares
 from fedspan.data.cursor import Cursor
 from fedspan.data.source import Block, Source, SymmetricSource, like, row_slices, to_host
 from fedspan.encoding import Array, Plain
@@ -84,7 +84,7 @@ class Prepared(Source):
             if clipping is not None:
                 clipping.note(raw, block, given)
             if self._by_degree:
-                degree = inverse_degrees(block)
+                degree = inverse_degrees(block, 0.0 if self.bounds is None else 1 / LARGEST_ENTRY)
                 weights = degree if weights is None else weights * degree
             yield block, weights
 
@@ -314,12 +314,15 @@ class Prepared(Source):
         return self._rounds() * direct > 2 * n * d * (d + _READ * self.pass_cost)
 
 
-def inverse_degrees(block: Block) -> Array:
-    """Return one over each row's sum, and zero for an empty row."""
+def inverse_degrees(block: Block, least: float = 0.0) -> Array:
+    """Return one over each row's sum, and zero for an empty row; a sum below ``least`` counts as that.
+
+    Under a policy nothing may overflow, or whether one row is there would show in the whole release.
+    """
     degree = to_host(block @ like(block, np.ones(block.shape[1]))).astype(float)
     if np.any(degree < 0):
         raise DataError('rows with a negative sum have no degree; normalise = "degree" is for counts')
-    inverse: Array = np.divide(1.0, degree, out=np.zeros_like(degree), where=degree != 0)
+    inverse: Array = np.divide(1.0, np.maximum(degree, least), out=np.zeros_like(degree), where=degree != 0)
     return inverse
 
 

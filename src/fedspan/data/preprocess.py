@@ -22,7 +22,7 @@ from fedspan.data.align import align_columns
 from fedspan.data.aligned import Aligned
 from fedspan.data.clip import RowBounds, bounded_sums, bounded_weights
 from fedspan.data.columns import column_sums, count_gaps, gap_weights, lowest_entry
-from fedspan.data.complaints import check_present, unusable
+from fedspan.data.complaints import NEGATIVE, check_present, unusable
 from fedspan.data.prepared import Prepared, inverse_degrees
 from fedspan.data.source import Source
 from fedspan.encoding import Array, Plain
@@ -74,7 +74,7 @@ class Facts:
     """The sum of all row weights: the number of rows where there are no weights."""
     column_mean: Array | None
     """The federated mean of each column, whether or not it was subtracted (by degree: of the rows over the root of
-    theirs). None: not released."""
+    theirs). None: not released; of a private study by degree it never is."""
     mean: Array | None
     """What was subtracted."""
     scale: Array | None
@@ -105,6 +105,8 @@ class SetUp:
     total: bool = True
     bounds: Callable[[int], RowBounds] = lambda width: RowBounds()
     """What sites clip raw rows to, for so many columns: their mean lies within."""
+    least_degree: Callable[[int], float] = lambda sites: 0.0
+    """The least that a column's noised degree, summed over so many sites, is taken for."""
     agree: Callable[[int, float, dict[str, int | None]], dict[str, Plain]] | None = None
     """From the features, all rows and those of each site (None: its own), the terms that sites are told."""
 
@@ -154,11 +156,13 @@ def describe(site: Site, message: dict[str, Plain]) -> Reply:
 
 
 def moments_sensitivity(message: Any, neighbours: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, float]:
-    """The sums of clipped rows, the values present in each column, and the rows."""
+    """The sums of clipped rows (by degree: of counts), the values present in each column, and the rows."""
     bounds: dict[str, float] = {}
     if message["count"]:
         bounds["weight"] = neighbours.count()
-    if message["sums"]:
+    if message["sums"] and message["degree"]:
+        bounds["degrees"] = neighbours.degrees()
+    elif message["sums"]:
         bounds["sums"] = neighbours.row_sum()
     if message["sums"] and message["missing"] == "mean":
         bounds["present"] = neighbours.present(*shapes["present"])
@@ -174,7 +178,7 @@ def moments(site: Site, message: dict[str, Plain]) -> Reply:
         lenient = site.policy is not None  # where an error would be a release
         aligned = Aligned(site.source, message["columns"], None, message["weight_column"], check_weights=not lenient)
         width = aligned.width
-        bounds = row_bounds(site, width, {})
+        bounds = row_bounds(site, width, {"degree": message["degree"]})
         sums, present, normal = np.zeros(width), np.zeros(width), np.zeros(width)
         for block, weights in aligned.rows():
             weights = weights if bounds is None or weights is None else bounded_weights(weights)
@@ -187,15 +191,15 @@ def moments(site: Site, message: dict[str, Plain]) -> Reply:
                 if bounds is None
                 else bounded_sums(block, weights, with_gaps, bounds)
             )
-            if message["degree"]:
+            if message["degree"] and bounds is None:  # under a policy counts are clamped, and roots stay with the rows
                 lowest = min(lowest, lowest_entry(block))
                 root = np.sqrt(inverse_degrees(block)) if lowest >= 0 else np.zeros(block.shape[0])
                 normal += column_sums(block, root if weights is None else root * weights, with_gaps)
     if not np.all(np.isfinite(sums)):
         raise DataError(f"site {site.id!r} has {unusable(aligned, ~np.isfinite(sums), message['columns'], with_gaps)}")
     if lowest < 0:
-        raise DataError(f'site {site.id!r} has negative entries, which normalise = "degree" cannot take the root of')
-    parts = {"weight": np.array(weight), "sums": sums, "present": present}
+        raise DataError(f"site {site.id!r} has {NEGATIVE}")
+    parts = {"weight": np.array(weight), "degrees" if message["degree"] else "sums": sums, "present": present}
     if message["degree"]:
         parts["normal"] = normal  # of the rows over the roots of their degrees
     asked = moments_sensitivity(message, _Nothing(), {"present": (width,)}) if site.policy is not None else parts
@@ -269,7 +273,8 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
     rows = {s: d["rows"] for s, d in described.items() if d["rows"] is not None}
     shared = {
         "columns": columns, "missing": p.missing, "weight_column": p.weight_column, "degree": by_degree,
-        "count": private.count, "sums": not private.private or p.center or p.scale or p.missing == "mean",
+        "count": private.count,
+        "sums": not private.private or p.center or p.scale or by_degree or p.missing == "mean",
     }  # fmt: skip
     sums: dict[str, Any] = {}
     if shared["count"] or shared["sums"]:
@@ -279,7 +284,7 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
         weight = max(weight, 1.0)  # noise may have carried the count below
     if weight <= 0:
         raise DataError("the weights of all rows sum to zero; give some row a positive weight")
-    mean = _mean(sums, weight, width, private) if shared["sums"] else None
+    mean = _mean(sums, weight, width, private) if shared["sums"] and not by_degree else None
     agreed: dict[str, Plain] = {"columns": columns, "weight_column": p.weight_column, "features": width}
     agreed["total"] = private.total
     if p.missing == "mean":
@@ -294,7 +299,7 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
         spreads = _spreads(squares / max(weight - 1, 1), np.zeros(width) if mean is None else mean, weight)
         agreed["scale"] = np.maximum(spreads, private.bounds(width).least_scale(width))
     if by_degree:
-        agreed["degree"], agreed["scale"] = True, _unless_zero(np.sqrt(sums["sums"]))
+        agreed["degree"], agreed["scale"] = True, _roots(sums["degrees"], private.least_degree(len(described)))
     if private.agree is not None:
         agreed["privacy"] = private.agree(width, weight, {s: d["rows"] for s, d in described.items()})
     total = yield Round(prepare, agreed, Sum())
@@ -307,7 +312,7 @@ def set_up(preparation: Preparation, asked_for: SetUp | None = None) -> Solve[Fa
         features=width,
         columns=columns,
         weight=weight,
-        column_mean=sums["normal"] / weight if by_degree else mean,
+        column_mean=sums["normal"] / weight if "normal" in sums else mean,
         mean=agreed.get("mean"),
         scale=agreed.get("scale"),
         total=float(total) if private.total else float("nan"),
@@ -371,6 +376,11 @@ def _spreads(variance: Array, mean: Array, weight: float) -> Array:
     rounding = np.finfo(float).eps
     constant = variance <= weight * rounding * variance + (weight * rounding * mean) ** 2
     return _unless_zero(np.where(constant, 0.0, np.sqrt(variance)))
+
+
+def _roots(degrees: Array, least: float) -> Array:
+    """Return the roots of the columns' degrees; noised ones are no less than a public figure, so each has a root."""
+    return _unless_zero(np.sqrt(np.maximum(degrees, least)))
 
 
 def _unless_zero(scale: Array) -> Array:

@@ -5,9 +5,9 @@ from fedspan.layers.merging import merging
 from fedspan.layers.observe import OnRound, RoundRecord, observe
 from fedspan.layers.record import Journal, record
 from fedspan.layers.secure_sums import declared_bounds, secure_sums
-from fedspan.layers.transcript import transcript
+from fedspan.layers.transcript import noting_sums, transcript
 
 __all__ = [
-    "Journal", "OnRound", "RoundRecord", "account", "declared_bounds", "follow", "merging", "observe", "record",
-    "secure_sums", "transcript",
+    "Journal", "OnRound", "RoundRecord", "account", "declared_bounds", "follow", "merging", "noting_sums", "observe",
+    "record", "secure_sums", "transcript",
 ]  # fmt: skip

@@ -72,7 +72,7 @@ def _install(releases: Releases, question: Round) -> None:
     message = question.message
     if question.step.name == "data.moments":
         width = releases.features if message["columns"] is None else len(message["columns"])
-        releases.set_bounds(width, {}, install=False)
+        releases.set_bounds(width, {"degree": message["degree"]}, install=False)
     elif question.step.name == "data.spread":
         releases.set_bounds(message["features"], message, install=False)
     elif question.step.name == "data.prepare":

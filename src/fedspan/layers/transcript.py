@@ -5,6 +5,9 @@ answered, so a journalled round is always in the transcript; and rounds that `re
 come by again.
 
 A reply that came too late belongs to the round that asked for it, whether it counts in the next one or nowhere.
+
+Of a secure sum what passes by here are its exchanges. What they came to is noted above `fedspan.layers.secure_sums`,
+where the coordinator learns it, by `noting_sums`.
 """
 
 from __future__ import annotations
@@ -30,7 +33,25 @@ def transcript(solve: Solve[T], writer: TranscriptWriter) -> Solve[T]:
         writer.check_rounds_before(question.number)
         noting = _Noting(question)
         outcome = yield replace(question, reduce=noting)  # type: ignore[arg-type]  # engines use its collector only
-        writer.append(_seen(question, noting.replies, outcome))
+        seen = _seen(question, noting.replies, outcome)
+        if question.step.protocol:
+            writer.append_exchange(seen)
+        else:
+            writer.append(seen)
+
+
+def noting_sums(solve: Solve[T], writer: TranscriptWriter) -> Solve[T]:
+    """Keep what each secure sum came to, and of whom it is, before anyone makes use of it."""
+    outcome: Outcome | None = None
+    while True:
+        try:
+            question: Round = solve.send(outcome)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        outcome = yield question
+        if outcome.masked is not None:
+            seen = _seen(question, {}, outcome)
+            writer.append(replace(seen, total=outcome.value, summed=sorted(outcome.sites)))
 
 
 class _Noting:

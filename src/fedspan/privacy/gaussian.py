@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.data.clip import RowBounds
+from fedspan.data.clip import LARGEST_ENTRY, RowBounds
 from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError, PolicyError, nearest
 from fedspan.privacy.accountant import check_epsilon_delta, mu_of
@@ -19,10 +19,12 @@ from fedspan.sensitivity import RELATIONS, Neighbours
 
 TRUSTS = ("local", "distributed", "central")
 FORMULAS = ("ppm", "hardt-price", "fedpower", "analyze-gauss", "mod-sulq", "streaming-mod-sulq")
-SHARES = {"mean": 0.1, "count": 0.02, "variance": 0.02, "scale": 0.1}
+SHARES = {"mean": 0.1, "count": 0.02, "variance": 0.02, "scale": 0.1, "degree": 0.1}
 """Of mu^2, for the releases that prepare the data; those not needed go to the solver."""
 MOST_SHARED = 0.99
-"""The most that the shares sum to: a solver with next to nothing left would release noise alone."""
+"""The most that the shares of one study sum to: a solver with next to nothing left would release noise alone."""
+DEGREE_DEVIATIONS = 2.0
+"""A noised degree is taken for no less than so many deviations of its noise: below, it is mostly noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +80,9 @@ class GaussianPrivacy:
     row_norm
         The most that a row may count: a number (the norm of the row as it enters the Gram matrix; raw rows are clipped
         to it too where their mean is released), ``"unit"`` (1), or `Bounds` of the columns. Rows beyond are clipped.
+    raw_norm
+        The norm that raw rows are clipped to where their sums are released: the mean, the columns' squares or, with
+        ``normalise="degree"``, the degrees, which need it. By default ``row_norm``, or half the diagonal of the box.
     site_norm
         With ``neighbours="site"``: the most that the squares of a site's prepared rows may sum to. Else: what
         FedPower's releases after several local steps are clipped to.
@@ -95,7 +100,8 @@ class GaussianPrivacy:
     calibration
         ``"tight"`` (exact Gaussian composition) or ``"published"`` (a paper's ``formula``, or the solver's own).
     shares
-        Of mu^2, for the mean, the number of rows, the total variance and the columns' scales; 0 withholds the figure.
+        Of mu^2, for the mean, the number of rows, the total variance, the columns' scales and their degrees (in place
+        of mean and scale); 0 withholds the figure.
     formula
         With ``calibration="published"``: ``"ppm"``, ``"hardt-price"``, ``"fedpower"``, ``"analyze-gauss"``,
         ``"mod-sulq"`` or ``"streaming-mod-sulq"``.
@@ -121,6 +127,7 @@ class GaussianPrivacy:
     delta: float
     row_norm: float | str | Bounds | None = None
     _: KW_ONLY
+    raw_norm: float | None = None
     site_norm: float | None = None
     entry_change: float = 1.0
     rows_per_person: int = 1
@@ -179,8 +186,9 @@ class GaussianPrivacy:
                 "site_norm is missing: the guarantee for whole sites rests on a bound on the sum of squares of a "
                 "site's rows, which is never taken from the data"
             )
-        if self.site_norm is not None:
-            _positive("site_norm", self.site_norm)
+        for name in ("site_norm", "raw_norm"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
         _positive("entry_change", self.entry_change)
 
     def _check_counts(self) -> None:
@@ -204,7 +212,8 @@ class GaussianPrivacy:
             if not _is_number(share) or not 0 <= share < 1:
                 raise ConfigurationError(f"the share of {name} is a number in [0, 1), got {share!r}")
         shares = {**SHARES, **{name: float(share) for name, share in self.shares.items()}}
-        together = math.fsum(shares.values())
+        either = max(shares["mean"] + shares["scale"], shares["degree"])  # counts are neither centred nor scaled
+        together = math.fsum([shares["count"], shares["variance"], either])
         if together > MOST_SHARED + 1e-12:  # 0.99 itself may round to either side
             raise ConfigurationError(
                 f"the shares {shares} sum to {together:.4g} and leave next to nothing of the budget for the solver; "
@@ -237,23 +246,67 @@ class GaussianPrivacy:
         """The budget in Gaussian differential privacy."""
         return mu_of(self.epsilon, self.delta)
 
-    def row_bounds(self, width: int, *, centred: bool, scaled: bool, tighter: float | None = None) -> RowBounds:
+    def heard(self, sites: int) -> float:
+        """Return how many times the variance that is counted on is in a sum of so many sites' replies."""
+        if self.trust == "local":
+            return float(sites)
+        return sites / (self.honest or sites) if self.trust == "distributed" else 1.0
+
+    def least_degree(self, sites: int | None = None) -> float:
+        """Return the least that a column's noised degree is taken for: some deviations of its noise, or 1.
+
+        The noise is that in a sum over so many sites; by default that of one mechanism, which no sum has less of.
+
+        It is made of the terms alone, so to raise degrees to it is post-processing. Rare columns, whose noised degrees
+        may be anything near zero or below, are then not blown up by its inverse root.
+        """
+        if self.shares["degree"] == 0:
+            raise PolicyError("no share of the budget was set aside for the degree; it stays at the site")
+        heard = 1.0 if sites is None else self.heard(sites)
+        bounds = self.row_bounds(1, centred=False, scaled=True, by_degree=True)
+        sigma = self.neighbours_of(bounds).degrees() / (self.mu * math.sqrt(self.shares["degree"]))
+        return max(1.0, DEGREE_DEVIATIONS * sigma * math.sqrt(heard))
+
+    def bounds_under(self, preparation: Mapping[str, Any], width: int, *, tightened: bool = True) -> RowBounds:
+        """Return what sites clip to under a preparation; ``tightened``: with the norm that it may have of its own."""
+        return self.row_bounds(
+            width,
+            centred=preparation.get("mean") is not None,
+            scaled=preparation.get("scale") is not None,
+            by_degree=bool(preparation.get("degree")),
+            tighter=preparation.get("norm") if tightened else None,
+        )
+
+    def row_bounds(
+        self, width: int, *, centred: bool, scaled: bool, by_degree: bool = False, tighter: float | None = None
+    ) -> RowBounds:
         """Return what sites clip to, for rows of this many columns; ``tighter`` than the terms if so agreed."""
         if self.relation not in ("row", "row-replace"):
             return RowBounds(site_total=self.site_norm if self.relation == "site" else None)
-        if isinstance(self.row_norm, Bounds):
-            box = self.row_norm
-            around = box.half_width(width)
-            norm = math.sqrt(width) if scaled else around if centred else box.reach(width)
-            bounds = RowBounds(norm=norm, raw_norm=around, low=box.low, high=box.high)
-        else:
-            norm = 1.0 if self.row_norm == "unit" else float(self.row_norm)  # type: ignore[arg-type]
-            bounds = RowBounds(norm=norm, raw_norm=None if scaled else norm)
+        bounds = self._bounds_of_counts() if by_degree else self._bounds_of_rows(width, centred, scaled)
         if tighter is None:
             return bounds
         if not _is_number(tighter) or not 0 < tighter < math.inf:
             raise PolicyError(f"rows are clipped to a positive norm, got {tighter!r}")
-        return replace(bounds, norm=min(norm, float(tighter)))
+        return replace(bounds, norm=min(bounds.norm, float(tighter)))  # type: ignore[type-var]
+
+    def _bounds_of_rows(self, width: int, centred: bool, scaled: bool) -> RowBounds:
+        if isinstance(self.row_norm, Bounds):
+            box = self.row_norm
+            around = box.half_width(width)
+            norm = math.sqrt(width) if scaled else around if centred else box.reach(width)
+            return RowBounds(norm, min(around, self.raw_norm or math.inf), box.low, box.high)
+        return RowBounds(self._norm, None if scaled else self.raw_norm or self._norm)
+
+    def _bounds_of_counts(self) -> RowBounds:
+        """Rows over the roots of both degrees are clipped to C, raw ones to R; none has an entry below zero."""
+        if isinstance(self.row_norm, Bounds):
+            raise PolicyError("rows over the roots of their degrees have no ranges; give row_norm as one number")
+        return RowBounds(self._norm, self.raw_norm, np.zeros(1), np.full(1, LARGEST_ENTRY), about_zero=True)
+
+    @property
+    def _norm(self) -> float:
+        return 1.0 if self.row_norm == "unit" else float(self.row_norm)  # type: ignore[arg-type]
 
     def neighbours_of(self, bounds: RowBounds) -> Neighbours:
         """Return the neighbour relation with the bound that sites clip to."""

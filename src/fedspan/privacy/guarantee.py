@@ -189,6 +189,9 @@ def bound_words(releases: Releases, charges: list[Charge]) -> str:
         )
     norm = releases.neighbours.bound
     box = ", columns clamped to public ranges" if isinstance(privacy.row_norm, Bounds) else ""
+    raw = releases.raw.raw_norm
+    if privacy.raw_norm is not None and any({"sums", "degrees"} & set(c.detail) for c in charges):
+        box += f", raw rows to {raw:.4g} where their sums are released"
     given = releases.given
     tighter = f" (tighter than the {given:.4g} of the terms, as the noised total said)" if norm < given else ""
     return f"rows of norm at most {norm:.4g} as they enter the Gram matrix, clipped at the site{box}{tighter}{clipped}"

@@ -22,7 +22,7 @@ LARGEST = 1e60
 """No number of a question is larger; with rows clamped to the same, no product of theirs overflows."""
 _MOST_SCALE = 1e30
 _TIGHTEST = 0.5  # of the terms' own bound; an honest study goes to two thirds at most
-_PREPARATION = {"columns", "weight_column", "features", "total", "privacy", "fill", "mean", "scale", "norm"}
+_PREPARATION = {"columns", "weight_column", "features", "total", "privacy", "fill", "mean", "scale", "norm", "degree"}
 
 
 def check_question(question: Round, privacy: GaussianPrivacy, source: Source, agreed: Preparation | None) -> None:
@@ -51,8 +51,6 @@ def check_preparation(
     preparation: dict[str, Any], privacy: GaussianPrivacy, source: Source, agreed: Preparation | None
 ) -> None:
     """Refuse a preparation that no honest coordinator sends, wherever it came from."""
-    if preparation.get("degree"):
-        raise PolicyError("degrees are released as they are, which a privacy policy does not allow")
     unknown = set(preparation) - _PREPARATION
     if unknown:
         raise PolicyError(f"a preparation has no {sorted(unknown)}; it has {sorted(_PREPARATION)}")
@@ -80,16 +78,22 @@ def _check_columns(message: dict[str, Plain], source: Source) -> None:
 
 def _check_agreed(message: dict[str, Plain], agreed: Preparation | None) -> None:
     """What the rows are read by was agreed before the run."""
-    if message.get("degree"):
-        raise PolicyError("degrees are released as they are, which a privacy policy does not allow")
+    by_degree = message.get("degree", False)
+    if not isinstance(by_degree, bool):
+        raise PolicyError(f"degree is True or False, got {by_degree!r}")
     if agreed is None:
         return
+    if by_degree != (agreed.normalise == "degree"):
+        raise PolicyError(f"degree = {by_degree} is not what was agreed on, normalise = {agreed.normalise!r}")
     for name in ("missing", "weight_column"):
         if name in message and message[name] != getattr(agreed, name):
             raise PolicyError(f"{name} = {message[name]!r} is not what was agreed on, {getattr(agreed, name)!r}")
 
 
 def _check_vectors(message: dict[str, Plain], privacy: GaussianPrivacy, width: int) -> None:
+    if message.get("degree"):
+        _check_roots(message, privacy, width)
+        return
     bounds = privacy.row_bounds(width, centred=False, scaled=False)
     for name in ("mean", "fill", "scale"):
         if message.get(name) is not None and privacy.relation not in ("row", "row-replace"):
@@ -110,6 +114,23 @@ def _check_vectors(message: dict[str, Plain], privacy: GaussianPrivacy, width: i
             raise PolicyError(f"scales lie between a thousandth of half the columns' ranges and {_MOST_SCALE:g}")
 
 
+def _check_roots(message: dict[str, Plain], privacy: GaussianPrivacy, width: int) -> None:
+    """By degree, columns are divided by roots of noised degrees, each no less than the terms say; nothing else is done.
+
+    An honest coordinator's floor is that of all sites' noise, never below that of one site's.
+    """
+    if privacy.relation not in ("row", "row-replace"):
+        raise PolicyError(f"neighbours = {privacy.relation!r} allow no degree")
+    for name in ("mean", "fill"):
+        if message.get(name) is not None:
+            raise PolicyError(f"a study by degree has no {name}")
+    if message.get("scale") is None:
+        raise PolicyError("a study by degree sends the roots of the columns' degrees, as its scale")
+    scale, least = _vector("scale", message["scale"], width), math.sqrt(privacy.least_degree())
+    if np.any(scale < least * (1 - 1e-9)) or scale.max() > _MOST_SCALE:
+        raise PolicyError(f"the roots of degrees lie between {least:g}, of the least degree, and {_MOST_SCALE:g}")
+
+
 def _vector(name: str, value: Any, width: int) -> np.ndarray[Any, Any]:
     vector = np.asarray(value)
     if vector.shape != (width,) or vector.dtype.kind != "f" or not np.all(np.isfinite(vector)):
@@ -123,7 +144,6 @@ def _check_norm(message: dict[str, Plain], privacy: GaussianPrivacy, width: int)
         return
     if not privacy.adaptive_clip or privacy.relation not in ("row", "row-replace"):
         raise PolicyError("this site's terms do not let the study tighten the clip")
-    centred, scaled = message.get("mean") is not None, message.get("scale") is not None
-    given = privacy.row_bounds(width, centred=centred, scaled=scaled).norm or 0.0
+    given = privacy.bounds_under(message, width, tightened=False).norm or 0.0
     if isinstance(norm, bool) or not isinstance(norm, float) or not _TIGHTEST * given <= norm <= given:
         raise PolicyError(f"the clip may be tightened to between {_TIGHTEST * given:g} and {given:g}, got {norm!r}")

@@ -26,7 +26,7 @@ from fedspan.sensitivity import Neighbours
 
 SETUP = {
     ("data.moments", "weight"): "count", ("data.moments", "sums"): "mean", ("data.moments", "present"): "mean",
-    ("data.spread", "squares"): "scale", ("data.prepare", "total"): "variance",
+    ("data.moments", "degrees"): "degree", ("data.spread", "squares"): "scale", ("data.prepare", "total"): "variance",
 }  # fmt: skip
 """The share of the budget that each part of a set-up release is charged to."""
 SMALLEST = 1e-150
@@ -48,9 +48,7 @@ class Releases:
         self.privacy, self.run, self.who = privacy, run, who
         self._ledger, self.secret = ledger, Secret() if secret is None else secret
         self.sites = (privacy.honest or sites) if privacy.trust == "distributed" else 1
-        self.heard = (
-            sites if privacy.trust == "local" else sites / self.sites if privacy.trust == "distributed" else 1.0
-        )
+        self.heard = privacy.heard(sites)
         """How many times the variance that is counted on is in a sum of all sites' replies."""
         self.bounds: RowBounds | None = None
         """What the prepared rows are clipped to: set when they are installed, and by nothing else."""
@@ -88,12 +86,10 @@ class Releases:
 
     def set_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds:
         """Return the bounds for rows of so many columns, and note them: for the prepared rows, or for raw sums only."""
-        centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
-        tighter = preparation.get("norm")
-        bounds = self.privacy.row_bounds(width, centred=centred, scaled=scaled, tighter=tighter)
+        bounds = self.privacy.bounds_under(preparation, width)
         if install:
             self.bounds = bounds
-            self.given = self.privacy.row_bounds(width, centred=centred, scaled=scaled).norm or 0.0
+            self.given = self.privacy.bounds_under(preparation, width, tightened=False).norm or 0.0
         else:
             self.raw = bounds
         return bounds

@@ -36,10 +36,7 @@ def check_terms(privacy: GaussianPrivacy, preparation: Preparation, cohort: Coho
     """Refuse a study that the guarantee could not cover."""
     p, rows = preparation, privacy.relation in ("row", "row-replace")
     if p.normalise is not None:
-        raise ConfigurationError(
-            f'normalise = "{p.normalise}" would release every column\'s degree, which nothing here noises; normalise '
-            "the data by public figures before the study, or leave it out"
-        )
+        _check_degrees(privacy, rows=rows)
     if not rows and (p.center or p.scale or p.missing == "mean"):
         raise ConfigurationError(
             f"neighbours = {privacy.relation!r} bounds no mean, scale or imputation; set center = false, scale = false "
@@ -54,7 +51,7 @@ def check_terms(privacy: GaussianPrivacy, preparation: Preparation, cohort: Coho
         raise ConfigurationError(
             'the number of rows is needed and its share is 0; give shares["count"] some, or state n_public = true'
         )
-    needs = [(p.center or p.missing == "mean", "mean"), (p.scale, "scale")]
+    needs = [(p.center or p.missing == "mean", "mean"), (p.scale, "scale"), (p.normalise is not None, "degree")]
     for needed, share in needs:
         if needed and privacy.shares[share] == 0:
             raise ConfigurationError(f'the {share} is needed and its share is 0; give shares["{share}"] some')
@@ -70,6 +67,26 @@ def check_terms(privacy: GaussianPrivacy, preparation: Preparation, cohort: Coho
         )
     if privacy.trust == "distributed":
         _check_shares_of_noise(privacy, cohort, sites)
+
+
+def _check_degrees(privacy: GaussianPrivacy, *, rows: bool) -> None:
+    """Columns' degrees are a release of raw rows; what enters the Gram matrix is bounded by itself."""
+    if not rows:
+        raise ConfigurationError(
+            f"neighbours = {privacy.relation!r} bounds no column's degree; leave normalise out, or take neighbours = "
+            '"row"'
+        )
+    if isinstance(privacy.row_norm, Bounds):
+        raise ConfigurationError(
+            'normalise = "degree" takes one number as row_norm, the norm of rows over the roots of both degrees: '
+            "ranges of the columns say nothing of it"
+        )
+    if privacy.raw_norm is None:
+        raise ConfigurationError(
+            'raw_norm is missing: with normalise = "degree" the columns\' degrees are released, and their noise rests '
+            "on a bound on raw rows, which is never taken from the data; give a number (rows of zeros and ones with at "
+            "most g ones have norm sqrt(g))"
+        )
 
 
 def _check_shares_of_noise(privacy: GaussianPrivacy, cohort: Cohort, sites: int) -> None:
@@ -95,6 +112,7 @@ def set_up_for(privacy: GaussianPrivacy, agree: Agree, check: Callable[[int], No
     return SetUp(
         count=not privacy.rows_known,
         total=privacy.shares["variance"] > 0,
+        least_degree=privacy.least_degree,
         bounds=lambda d: privacy.row_bounds(d, centred=True, scaled=False),
         agree=agree,
         check=check,
@@ -116,8 +134,7 @@ def tighter_norm(
     if not privacy.may_tighten:
         return None
     d = preparation["features"]
-    centred, scaled = preparation.get("mean") is not None, preparation.get("scale") is not None
-    neighbours = privacy.neighbours_of(privacy.row_bounds(d, centred=centred, scaled=scaled))
+    neighbours = privacy.neighbours_of(privacy.bounds_under(preparation, d, tightened=False))
     heard = math.sqrt(sites) if privacy.trust == "local" else 1.0  # every site's noise is in the sum
     about = neighbours.total(d) * heard / (privacy.mu * math.sqrt(privacy.total_share))
     likely = max(total, 0.0) + about
@@ -286,12 +303,7 @@ def solver_noise(privacy: GaussianPrivacy, facts: Facts, solver: Solver, sites: 
     """
     spent = _setup_share(privacy, facts)
     mu = privacy.mu * math.sqrt((1 - spent) / (solver.releases or 1))
-    bounds = privacy.row_bounds(
-        facts.features,
-        centred=facts.mean is not None,
-        scaled=facts.scale is not None,
-        tighter=facts.preparation.get("norm"),
-    )
+    bounds = privacy.bounds_under(facts.preparation, facts.features)
     sigma, d = privacy.neighbours_of(bounds).gram() / mu, facts.features
     noises = sites if privacy.trust == "local" else 1
     rank = solver.rank(min(16, d), d)
@@ -314,10 +326,12 @@ def _sliced_noise(d: int, rank: int, count: int, merge: str) -> float:
 
 def _setup_share(privacy: GaussianPrivacy, facts: Facts) -> float:
     """Return the share of mu^2 that set-up releases took."""
+    by_degree = bool(facts.preparation.get("degree"))
     used = {
         "count": not privacy.rows_known,
         "variance": not math.isnan(facts.total),
         "mean": facts.column_mean is not None,
-        "scale": facts.scale is not None,
+        "scale": facts.scale is not None and not by_degree,
+        "degree": by_degree,
     }
     return sum(privacy.shares[name] for name, asked in used.items() if asked)

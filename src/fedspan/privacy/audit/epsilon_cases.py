@@ -62,13 +62,15 @@ def worst_case(
     center: bool | None = None,
     scale: bool = False,
     missing: str = "error",
+    normalise: str | None = None,
     setup_only: bool = False,
 ) -> Case:
     """Return the worst case of a study: as `private_solver` and the set-up would make it, asked by a hostile hand.
 
-    ``sites`` is by default 1 (3 where noise is split), ``center`` true where neighbours are rows. With ``setup_only``
-    the case ends with the set-up releases, and rows are the worst for them.
+    ``sites`` is by default 1 (3 where noise is split), ``center`` true where neighbours are rows and not normalised by
+    degree. With ``setup_only`` the case ends with the set-up releases, and rows are the worst for them.
     """
+    by_degree = normalise == "degree"
     if features < 2 or features & (features - 1):
         raise ConfigurationError(f"features is a power of two, at least 2; got {features}")
     of_rows = privacy.relation in ("row", "row-replace")
@@ -79,16 +81,19 @@ def worst_case(
             "streaming-mod-sulq is audited as mod-sulq: each of its blocks is that release of other rows; take mod-sulq"
         )
     steps = chosen.local_steps if isinstance(chosen, FedPower) else 1
-    center = of_rows if center is None else center
+    center = of_rows and not by_degree if center is None else center
     far = privacy.relation == "row" and steps == 1  # where one row more counts fully wherever the mean is
-    asked = _set_up(privacy, features, chosen, center=center, scale=scale, gaps=missing, far=far)
+    if by_degree:
+        asked = _set_up_by_degree(privacy, features, chosen)
+    else:
+        asked = _set_up(privacy, features, chosen, center=center, scale=scale, gaps=missing, far=far)
     if not setup_only:
         asked += _solver_rounds(chosen, features, steps)
     if steps > 1:
         pair = _turning(privacy, features)
     else:
         many = _MANY if isinstance(chosen, ModSulq) else 0
-        pair = _furthest(privacy, features, many, opposite=setup_only)
+        pair = _furthest(privacy, features, many, opposite=setup_only, counts=by_degree)
     others: dict[str, Source] = {f"site {i}": _others(privacy, features) for i in range(1, count)}
     return Case(privacy, asked, ({_TARGET: pair[0], **others}, {_TARGET: pair[1], **others}), features)
 
@@ -121,6 +126,17 @@ def _set_up(
         # so far off that clipping before centring, not after, would show
         agreed["mean"] = np.full(d, -reach / math.sqrt(d) if far else 0.0)
     return (*rounds, Round(prepare, agreed, Sum()))
+
+
+def _set_up_by_degree(privacy: GaussianPrivacy, d: int, solver: Solver) -> tuple[Round, ...]:
+    """The same by degree: all degrees the least there may be, so that rows are as long as they come."""
+    wanted = {"count": not privacy.rows_known, "sums": True, "missing": "error", "columns": None, "weight_column": None}
+    agreed = {
+        "columns": None, "weight_column": None, "features": d, "total": privacy.shares["variance"] > 0,
+        "privacy": {"releases": solver.releases}, "degree": True,
+        "scale": np.full(d, math.sqrt(privacy.least_degree())),
+    }  # fmt: skip
+    return Round(moments, {**wanted, "degree": True}, Sum()), Round(prepare, agreed, Sum())
 
 
 def _solver_rounds(solver: Any, d: int, steps: int) -> tuple[Round, ...]:
@@ -156,11 +172,19 @@ def _length(privacy: GaussianPrivacy) -> float:
     return 3.0 * (1.0 if norm is None or norm == "unit" else float(norm))
 
 
-def _furthest(privacy: GaussianPrivacy, d: int, many: int, *, opposite: bool) -> tuple[Source, Source]:
-    """A product's worst: one row more along Z; two orthogonal ones exchanged (for sums: two opposite ones)."""
+def _furthest(
+    privacy: GaussianPrivacy, d: int, many: int, *, opposite: bool, counts: bool = False
+) -> tuple[Source, Source]:
+    """A product's worst: one row more along Z; two orthogonal ones exchanged (for sums: two opposite ones).
+
+    Of rows of counts the two are as far apart for sums, too: their sum and their difference turned to half columns.
+    """
     if privacy.relation in ("entry", "ppm-12"):
         return _entries(privacy, d, many)
     u, v = _length(privacy) * np.asarray(hadamard(d), dtype=float)[:2] / math.sqrt(d)
+    if counts:
+        u, v = _FAR * (u + v), _FAR * (u - v)  # none has an entry below zero, and both reach their bounds
+        opposite = False
     if privacy.relation == "site":
         return ArraySource(u[None]), ArraySource(v[None])
     own = np.full((privacy.rows_per_person, 1), 1.0)

@@ -95,12 +95,16 @@ def read_setup(transcript: Transcript, site: str) -> Setup:
         facts["noised"] = prepared.get("privacy", {}).get("trust", "central") != "central"
         if "data.moments" in told and facts.get("positive", True):
             moments = told["data.moments"][1]
-            whole = {"weight", "sums", "present"} <= set(moments)  # a private study may not ask for all
+            whole = _is_whole(set(moments))  # a private study may not ask for all
             if whole:
                 facts |= {"mass": float(moments["weight"]), "sums": _prepared_sums(prepared, moments)}
             if whole and "data.spread" in told:
                 facts["diagonal"] = _diagonal(prepared, told["data.spread"], facts["mass"], moments)
     return Setup(**facts)
+
+
+def _is_whole(parts: set[str]) -> bool:
+    return {"weight", "sums", "present"} <= parts or {"weight", "normal"} <= parts
 
 
 def _prepared_sums(prepared: dict[str, Plain], moments: dict[str, Plain]) -> Array:
@@ -134,8 +138,8 @@ def count_features(transcript: Transcript) -> int:
     """Return d, as the first release that shows it does."""
     for seen in transcript.rounds:
         for reply in map(_bare, seen.replies.values()):
-            if seen.step == "data.moments" and "sums" in reply:
-                return len(reply["sums"])
+            if seen.step == "data.moments" and ("sums" in reply or "degrees" in reply):
+                return len(reply["sums" if "sums" in reply else "degrees"])
             if seen.step == "covariance.gram":
                 return int(np.sqrt(2 * len(reply)))
             if seen.step in READERS:
