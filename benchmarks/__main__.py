@@ -24,6 +24,7 @@ NAMES = (
     "representation-pca",
     "representation-mnist",
     "learner-round",
+    "gossip",
 )
 
 
