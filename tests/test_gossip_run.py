@@ -14,7 +14,7 @@ from fedspan.encoding import Array
 from fedspan.engines import Gossip
 from fedspan.errors import CohortError, ConfigurationError, ConvergenceError, PolicyError, ResumeError
 from fedspan.gossip_run import check_gossip
-from fedspan.linalg import orth, ritz
+from fedspan.linalg import Estimate, orth, ritz
 from fedspan.metrics import projection_distance
 from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort, Reply, Round, Solve, Sum, site_step
@@ -123,6 +123,21 @@ def test_krylov_beyond_its_answer_stays_right_where_nodes_agree():
     krylov = BlockKrylov(rounds=40, tol=0.0, oversampling=0, max_basis=3)
     result = go(krylov, sites)
     assert projection_distance(result.estimate.basis, pooled(sites)[0]) < 1e-8
+
+
+def test_answers_that_have_nothing_in_common_are_an_error(uneven, monkeypatch):
+    """As Krylov's without agreement, far beyond its answer on data of many directions: here one node turns its own."""
+    original = Uneven.solve
+
+    def astray(self, problem):
+        turned = len(self.begun) == 3
+        solution = yield from original(self, problem)
+        basis, values = solution.estimate
+        return replace(solution, estimate=Estimate(np.roll(basis, 1, axis=0) if turned else basis, values))
+
+    monkeypatch.setattr(Uneven, "solve", astray)
+    with pytest.raises(ConvergenceError, match=r"the nodes' answers are up to 0\.\d+ apart"):
+        go(Uneven(budgets=(30,)))
 
 
 def test_a_tolerance_below_the_accuracy_is_raised_to_it():
