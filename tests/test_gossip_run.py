@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from fedspan import gossip_run
 from fedspan.data import Preparation, open_source
 from fedspan.encoding import Array
 from fedspan.engines import Gossip
@@ -154,8 +155,9 @@ def test_every_node_drives_a_replica_of_its_own(uneven):
     assert len(set.union(*by.values())) == len(NODES)
 
 
-def test_a_site_whose_node_is_done_answers_the_nearest_that_is_not(uneven):
+def test_a_site_whose_node_is_done_answers_the_nearest_that_is_not(uneven, monkeypatch):
     """On the ring of six: delhi alone asks more, so all answer it; then faro too, and who is as near goes by name."""
+    monkeypatch.setattr(gossip_run, "_ASTRAY", 1.0)
     result = go(Uneven(budgets=(2, 2, 2, 5, 2, 2)))
     last = {site: turn for site, number, turn in asked if number == 3 + 4}
     assert last == dict.fromkeys(NODES, 3.0)
@@ -167,7 +169,8 @@ def test_a_site_whose_node_is_done_answers_the_nearest_that_is_not(uneven):
     assert last == {"accra": 5, "berlin": 3, "cairo": 3, "delhi": 3, "essen": 3, "faro": 5}
 
 
-def test_sums_stay_complete_when_nodes_are_done(uneven):
+def test_sums_stay_complete_when_nodes_are_done(uneven, monkeypatch):
+    monkeypatch.setattr(gossip_run, "_ASTRAY", 1.0)
     sites = rows_of(sizes=NODES)
     result = go(Uneven(budgets=(60, 4, 60, 60, 60, 60)), sites)
     basis = pooled(sites)[0]

@@ -159,7 +159,7 @@ def test_a_privacy_that_is_no_policy_is_refused():
         ({"rows_per_person": 3}, "up to 3 rows of one person"),
         ({"row_norm": Bounds(-3, 3)}, "columns clamped to public ranges"),
         ({"trust": "central"}, "coordinator is trusted"),
-        ({"trust": "distributed"}, f"enough while {SITES} of them are honest"),
+        ({"trust": "distributed"}, f"enough while {SITES} of those in a sum are honest"),
         ({"neighbours": "site", "site_norm": 9.0, "row_norm": None, "n_public": True}, "all rows of one site"),
         ({"neighbours": "entry", "entry_change": 0.5, "row_norm": None}, "at most 0.5 in one entry and its mirror"),
         ({"neighbours": "ppm-12", "entry_change": 0.5, "row_norm": None}, "(PPM, (12))"),

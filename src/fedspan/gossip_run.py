@@ -28,7 +28,6 @@ from fedspan.solvers import NAMES, FedPower, Solution, make
 from fedspan.study import Progress, Study, answer_of, solve_study
 from fedspan.topology import Graph
 
-
 _ASTRAY = 0.1
 """Answers farther apart than this are not those of one federation."""
 
