@@ -25,6 +25,7 @@ NAMES = (
     "representation-pca",
     "representation-mnist",
     "learner-round",
+    "gossip",
 )
 
 

@@ -74,7 +74,7 @@ def payload_bytes(value: Plain) -> int:
     if isinstance(value, list | tuple):
         return sum(payload_bytes(v) for v in value)
     if isinstance(value, str):
-        return len(value.encode())
+        return len(value.encode(errors="surrogatepass"))  # whatever was received
     return 0 if value is None else 8
 
 

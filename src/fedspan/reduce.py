@@ -174,31 +174,48 @@ class Merge:
 
 
 class _MaskedCollector:
+    """Adds replies of one layout; of several, those of the most sites count, and the others are no honest ones."""
+
     def __init__(self) -> None:
-        self._first: tuple[Plain, Plain] | None = None
-        self._total: dict[str, Array] = {}
-        self._sites: list[str] = []
+        self._groups: dict[_Layout, _MaskedGroup] = {}
         self._refused: dict[str, str] = {}
 
     def add(self, name: str, value: Plain, weight: float, times: int) -> None:
         layout = _masked_layout(value)
-        if layout is None or (self._first is not None and layout != self._first):
+        if layout is None:
             said = value.get("refused") if isinstance(value, dict) else None
-            self._refused[name] = said if isinstance(said, str) else "its masked reply is not like the others'"
+            self._refused[name] = said if isinstance(said, str) else "its reply is not masked"
             return
-        if self._first is None:
-            self._first = layout
-            self._total = {key: np.zeros_like(part) for key, part in value["masked"].items()}
-        for key, total in self._total.items():
-            np.add(total, value["masked"][key], out=total)  # wraps: this is addition modulo 2^64
-        self._sites.append(name)
+        if layout not in self._groups:
+            self._groups[layout] = _MaskedGroup(value)
+        self._groups[layout].add(name, value)
 
     def result(self) -> Plain:
-        exponents = {} if self._first is None else self._first[1]
-        return {"total": self._total, "exponents": exponents, "sites": sorted(self._sites), "refused": self._refused}
+        groups = sorted(self._groups.values(), key=lambda group: (-len(group.sites), group.sites))
+        chosen, refused = (groups[0] if groups else _MaskedGroup({"masked": {}, "exponents": {}})), self._refused
+        for other in groups[1:]:
+            refused = refused | dict.fromkeys(other.sites, "its masked reply is not like the others'")
+        return {
+            "total": chosen.total, "exponents": chosen.exponents, "sites": sorted(chosen.sites), "refused": refused,
+        }  # fmt: skip
 
 
-def _masked_layout(value: Plain) -> tuple[Plain, Plain] | None:
+class _MaskedGroup:
+    def __init__(self, first: dict[str, Plain]) -> None:
+        self.exponents: dict[str, int] = first["exponents"]
+        self.total: dict[str, Array] = {key: np.zeros_like(part) for key, part in first["masked"].items()}
+        self.sites: list[str] = []
+
+    def add(self, name: str, value: dict[str, Plain]) -> None:
+        for key, total in self.total.items():
+            np.add(total, value["masked"][key], out=total)  # wraps: this is addition modulo 2^64
+        self.sites.append(name)
+
+
+_Layout = tuple[tuple[str, tuple[int, ...], int], ...]
+
+
+def _masked_layout(value: Plain) -> _Layout | None:
     """Return the parts' shapes and exponents of a masked reply, or None where it is none."""
     if not isinstance(value, dict) or set(value) != {"masked", "exponents"}:
         return None
@@ -209,7 +226,7 @@ def _masked_layout(value: Plain) -> tuple[Plain, Plain] | None:
         return None
     if not all(isinstance(e, int) and not isinstance(e, bool) and abs(e) <= MOST_EXPONENT for e in exponents.values()):
         return None
-    return {key: part.shape for key, part in parts.items()}, exponents
+    return tuple(sorted((key, part.shape, exponents[key]) for key, part in parts.items()))
 
 
 MOST_EXPONENT = 1000

@@ -436,7 +436,10 @@ def answer(site: Site, question: Round, *, masked: bool = False) -> Reply:
             site.reopen(site, state)
     site.state, site.round, site.asked, site._rng = state, question.number, question, None
     reply = _run(site, question)
-    memory.commit(question, parent, reply, state if reply.state is None else {**state, **reply.state})
+    state = state if reply.state is None else {**state, **reply.state}
+    if masked and site.policy is not None:
+        state = {**state, "grid": dict(site.policy.steps() or {})}  # a reply that is given again is read as it was
+    memory.commit(question, parent, reply, state)
     return reply
 
 

@@ -1,4 +1,4 @@
-"""What secure sums are asked for: settings, quorums, and the number of neighbours by Bell's tails."""
+"""What secure sums are asked for: settings, quorums, and the number of neighbours by its tails."""
 
 from __future__ import annotations
 
@@ -18,15 +18,24 @@ def chance(n_all: int, marked: int, drawn: int, counts: range) -> Fraction:
     return Fraction(ways, math.comb(n_all, drawn))
 
 
-def tails(n: int, k: int, rules: SecureSums) -> bool:
-    """Return whether all three of Bell's tails are small enough, by exact enumeration at whole numbers of sites."""
-    wrong, gone = math.ceil(n * Fraction(str(rules.colluding))), math.ceil(n * Fraction(str(rules.dropouts)))
+def tails(n: int, k: int, rules: SecureSums, of: int = 0) -> bool:
+    """Return whether all three tails are small enough, by exact enumeration at whole numbers of sites."""
+    wrong = min(n, math.ceil(max(n, of) * Fraction(str(rules.colluding))))
+    gone = math.ceil(n * Fraction(str(rules.dropouts)))
     m, t = k + 1, 2 * (k + 1) // 3 + 1
-    leaks = n * chance(n - 1, wrong, k, range(2 * t - m, k + 1))
-    parts = n * Fraction(wrong + gone, n) ** (k // 2)
-    fails = n * chance(n - 1, n - 1 - gone, k, range(t))
     security, correctness = Fraction(1, 2**rules.security), Fraction(1, 2**rules.correctness)
-    return leaks <= security and parts <= security and fails <= correctness
+    leaks = n * chance(n - 1, wrong, k, range(2 * t - m, k + 1))
+    fails = n * chance(n - 1, n - 1 - gone, k, range(t))
+    cut = n * n * chance(n, wrong, *cutting(n, k, t, gone, correctness)) ** 2 / 2
+    return leaks <= security and cut <= security and fails <= correctness
+
+
+def cutting(n: int, k: int, t: int, gone: int, correctness: Fraction) -> tuple[int, range]:
+    """Return how many sites in a row cut the circle with the fewest who collude, and how many of them must."""
+    half, spare = k // 2, k + 1 - t
+    gap = next((g for g in range(half) if n * chance(n, gone, half, range(g + 1, half + 1)) <= correctness), half)
+    row = min(half, half - spare + min(spare, gap))
+    return row, range(half - spare, row + 1)
 
 
 def test_the_quorum_is_that_of_two_thirds_exactly():
@@ -74,6 +83,25 @@ def test_neighbours_are_the_fewest_for_which_exact_tails_are_small_enough(n, set
     rules = SecureSums(**settings)
     enough = [k for k in range(2, n - 1, 2) if tails(n, k, rules)]
     assert rules.neighbours(n) == min(enough, default=n - 1)
+
+
+@pytest.mark.parametrize(("n", "of"), [(68, 100), (80, 100), (100, 100), (100, 50)])
+def test_all_who_collude_may_be_among_the_few_that_are_left(n, of):
+    rules = SecureSums(security=20, correctness=20)
+    enough = [k for k in range(2, n - 1, 2) if tails(n, k, rules, of)]
+    assert rules.neighbours(n, of) == min(enough, default=n - 1)
+    assert (rules.neighbours(n, of) > rules.neighbours(n)) == (of > n)
+
+
+def test_a_gap_is_one_that_dropouts_hardly_make():
+    rules = SecureSums()
+    for n in (100, 300, 1000):
+        half, gone = rules.neighbours(n) // 2, math.ceil(n / 10)
+        gap = rules.gap(n)
+        assert n * chance(n, gone, half, range(gap + 1, half + 1)) <= Fraction(1, 2**30)
+        assert n * chance(n, gone, half, range(gap, half + 1)) > Fraction(1, 2**30)
+    assert rules.gap(50) == 50  # where all share masks with all, nobody can be cut off
+    assert rules.gap(1000) < rules.neighbours(1000) // 2
 
 
 def test_neighbours_hardly_grow_with_the_number_of_sites():

@@ -84,10 +84,10 @@ class _Exchange:
 
     def _masked(self, rounding: float) -> Masked:
         made = self._made
-        quorum = made.subject.rules.quorum(max(self._terms.expected, len(made.asked)))
         return Masked(
-            len(made.asked), made.roll.degree, quorum, tuple(made.dropped), dict(made.refused), rounding, self._attempts
-        )
+            len(made.asked), made.roll.degree, made.roll.quorum, tuple(made.dropped), dict(made.refused), rounding,
+            self._attempts,
+        )  # fmt: skip
 
     # ---- one sum -------------------------------------------------------------------------------------------------
 
@@ -108,15 +108,17 @@ class _Exchange:
         self, kind: str, exponents: dict[str, int] | None
     ) -> Generator[Round, Outcome, tuple[dict[str, Array], dict[str, int]]]:
         question, terms = self._question, self._terms
-        subject = Subject(terms.run, question.number, kind, question.digest, new_nonce(), terms.rules)
-        made = self._made = Aggregation(subject, terms.expected, terms.least)
+        subject = Subject(terms.run, question.number, kind, question.digest, new_nonce(), terms.rules, terms.expected)
+        made = self._made = Aggregation(subject, terms.least)
         everyone = replace(question.cohort, first=None, share=None, hold=None, late="drop")
         asked = yield from self._ask(steps.keys, made.keys(), everyone)
         self._times = asked.times
-        made.take_keys(asked.value)
+        made.take_keys(asked.value, _waited(question.cohort, len(asked.sites)))
         shared = yield from self._ask(steps.shares, made.shares(), self._of(made.asked), made.share_letters())
         made.take_shares(shared.value)
-        cohort = replace(self._of(made.sharing), first=question.cohort.first, share=question.cohort.share)
+        cohort = self._of(made.wanted)
+        if not made.before:
+            cohort = replace(cohort, first=question.cohort.first, share=question.cohort.share)
         message = {
             "session": made.session, "step": question.step.name, "message": question.message, "exponents": exponents,
             "times": dict(self._times), "mean": isinstance(question.reduce, Mean),
@@ -127,7 +129,8 @@ class _Exchange:
         made.take_consents(consents.value)
         yield from self._released(made)
         total, used = replies.value["total"], replies.value["exponents"]
-        return _unmasked(made, total, reading(used, message["times"], message["mean"])), used
+        state = None if question.step.setup else question.terms  # set-up begins with the rows as they are
+        return _unmasked(made, total, reading(used, message["times"], message["mean"], state)), used
 
     def _released(self, made: Aggregation) -> Generator[Round, Outcome, None]:
         """Ask for shares; of those who did not answer, again: the sum is signed for, and cannot be made otherwise."""
@@ -170,6 +173,17 @@ def declared_bounds(question: Round) -> dict[str, float] | None:
     if question.cohort.sample != "uniform":  # drawn with replacement, one may count often
         return None
     return bound(question.message, question.total, question.weight)
+
+
+def _waited(cohort: Cohort, asked: int) -> int:
+    """Return how many of those asked must be in the sum: a drop-out is one that the question waits for, or it is not.
+
+    A solver that asks everyone mixes rounds, or takes the sum for that of all rows: without a site it would be wrong,
+    unseen. So the sum is made anew, and with all.
+    """
+    if cohort.deadline is not None or cohort.share is not None:
+        return 0
+    return asked if cohort.first is None else min(cohort.first, asked)
 
 
 def _unmasked(made: Aggregation, total: dict[str, Array], about: str) -> dict[str, Array]:

@@ -1,15 +1,17 @@
 """The coordinator's half of secure aggregation: it relays, adds up, and takes off the masks it was told.
 
-It holds no key of its own. What it makes of the sites' replies is one sum over those who answered; a reply that is no
-honest site's costs its sender the sum, not the others. Everything here is of one attempt at one sum.
+It holds no key of its own. What it makes of the sites' replies is one sum over those who answered. A reply that cannot
+be read costs its sender the sum, and of false shares half of those to spare are found and left out. What only other
+sites can see (keys that are not signed, boxes that do not open) costs those who see it: they say so, and drop out.
+Everything here is of one attempt at one sum.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,14 +20,14 @@ from numpy.typing import NDArray
 from fedspan.encoding import Plain
 from fedspan.errors import CohortError, ProtocolError, few
 from fedspan.secure import messages
+from fedspan.secure.decoding import correct
 from fedspan.secure.keys import KeyPair
 from fedspan.secure.masks import add_mask
-from fedspan.secure.party import BOX
 from fedspan.secure.roll import ADVERT, Advert, Roll, Subject, fingerprint, pair_sign
+from fedspan.secure.session import BOX
 from fedspan.secure.shamir import SHARE_BYTES, combine
 
-_SUBSETS = 32
-"""Of shares that are tried where some are false, before the sum is given up."""
+_LONGEST_REASON = 400
 
 
 def new_nonce() -> str:
@@ -36,11 +38,15 @@ def new_nonce() -> str:
 class Aggregation:
     """One attempt: messages out, replies in, in the order of the phases."""
 
-    def __init__(self, subject: Subject, expected: int, least: int = 0) -> None:
-        self.subject, self._expected, self._least = subject, expected, max(least, subject.rules.fewest(expected))
+    def __init__(self, subject: Subject, least: int = 0) -> None:
+        self.subject, self._expected = subject, subject.expected
+        self._least = max(least, subject.rules.fewest(subject.expected))
         self.refused: dict[str, str] = {}
         """Why sites took no further part."""
         self.asked: list[str] = []
+        self.before: list[str] = []
+        """Whose sum was begun to be unmasked in an earlier attempt: it can be no other one any more. None: it was not.
+        """
         self._adverts: dict[str, bytes] = {}
         self._boxes: dict[str, dict[str, bytes]] = {}
         self._commitments: dict[str, bytes] = {}
@@ -57,14 +63,24 @@ class Aggregation:
         """Return the first message."""
         return {"kind": self.subject.kind, "question": self.subject.question, "nonce": self.subject.nonce}
 
-    def take_keys(self, replies: Mapping[str, Plain]) -> None:
-        """Draw up the roll of those who gave keys."""
-        for name, octets in self._good(replies, lambda r: messages.octets(r["advert"], "an advert", ADVERT)):
-            self._adverts[name] = octets.tobytes()
-        self.asked = sorted(self._adverts)
+    def take_keys(self, replies: Mapping[str, Plain], waited: int = 0) -> None:
+        """Draw up the roll of those who gave keys; the sum must be of ``waited`` of them at least."""
+        probe, earlier = KeyPair.generate(), Counter[tuple[str, ...]]()
+        for name, (octets, before) in self._good(replies, lambda reply: _advert(reply, probe)):
+            self._adverts[name] = octets
+            earlier[before] += 1
+        self.asked, self._least = sorted(self._adverts), max(self._least, waited)
         self._enough(self.asked, "gave their keys")
         digests = tuple(fingerprint(self._adverts[name]) for name in self.asked)
         self.roll = Roll(self.subject, tuple(self.asked), digests)
+        self._go_on(earlier)
+
+    def _go_on(self, earlier: Counter[tuple[str, ...]]) -> None:
+        """Take up an earlier attempt, where those who released for it are too many for any other sum."""
+        del earlier[()]
+        for sites, count in earlier.most_common(1):
+            if len(self.asked) - count < self.roll.quorum:
+                self.before = list(sites)
 
     # ---- shares --------------------------------------------------------------------------------------------------
 
@@ -81,13 +97,13 @@ class Aggregation:
 
     def take_shares(self, replies: Mapping[str, Plain]) -> None:
         """Sort the boxes by whom they are for."""
-        for name, reply in self._good(replies, lambda r: r):
+        for name, (boxes, commitment) in self._good(replies, lambda r: messages.fields(r, "boxes", "commitment")):
             neighbours = self.roll.neighbours(name)
             try:
-                rows = messages.octets(reply["boxes"], "the boxes", BOX, len(neighbours))
-                self._commitments[name] = messages.octets(reply["commitment"], "a commitment", 32).tobytes()
-            except (LookupError, ProtocolError) as error:
-                self.refused[name] = str(error)
+                rows = messages.octets(boxes, "the boxes", BOX, len(neighbours))
+                self._commitments[name] = messages.octets(commitment, "a commitment", 32).tobytes()
+            except ProtocolError as error:
+                self._refuse(name, error)
                 continue
             self._boxes[name] = {n: row.tobytes() for n, row in zip(neighbours, rows, strict=True)}
         self._enough(self._boxes, "shared their secrets")
@@ -104,6 +120,11 @@ class Aggregation:
         """Who shared its secrets, and so takes part in the masks."""
         return sorted(self._boxes)
 
+    @property
+    def wanted(self) -> list[str]:
+        """Who may be in the sum: all of those, unless an earlier attempt says who."""
+        return sorted(set(self._boxes) & set(self.before)) if self.before else self.sharing
+
     def mask_letters(self) -> dict[str, Plain]:
         """Return to each site the boxes that its neighbours sealed for it."""
         letters = {}
@@ -115,10 +136,13 @@ class Aggregation:
 
     def take_masked(self, senders: Iterable[str], refused: Mapping[str, str]) -> None:
         """Note who is in the sum; the rest of those who shared secrets dropped out."""
-        self.refused |= refused
+        for name, reason in refused.items():
+            self._refuse(name, reason)
         self.alive = sorted(set(senders) & set(self._boxes))
         self.dropped = sorted(set(self._boxes) - set(self.alive))
         least = max(self._least, self.subject.rules.fewest(len(self.asked)))
+        if self.before:
+            least = len(self.before)  # of exactly these
         self._enough(self.alive, "sent their masked replies", least)
 
     # ---- the list and the release ----------------------------------------------------------------------------------
@@ -129,10 +153,12 @@ class Aggregation:
 
     def take_consents(self, replies: Mapping[str, Plain]) -> None:
         """Collect signatures; sites check them, not the coordinator."""
-        for name, octets in self._good(replies, lambda r: messages.octets(r["signature"], "a signature", 64)):
-            self._signatures[name] = octets.tobytes()
-        quorum = self.subject.rules.quorum(max(self._expected, len(self.asked)))
-        self._enough(self._signatures, "signed the list of the sum's sites", quorum)
+        for name, (signature,) in self._good(replies, lambda r: messages.fields(r, "signature")):
+            try:
+                self._signatures[name] = messages.octets(signature, "a signature", 64).tobytes()
+            except ProtocolError as error:
+                self._refuse(name, error)
+        self._enough(self._signatures, "signed the list of the sum's sites", self.roll.quorum)
 
     def release(self) -> Plain:
         """Return the signatures, as a site wants to see them before it gives up a share."""
@@ -147,14 +173,14 @@ class Aggregation:
 
     def take_released(self, replies: Mapping[str, Plain]) -> None:
         """Sort the shares by whose secret they are of."""
-        for name, reply in self._good(replies, lambda r: r):
+        for name, found in self._good(replies, lambda r: messages.fields(r, "own", "pairs")):
             held = {n for n in self.roll.neighbours(name) if n in self._boxes} | {name}
-            for key, whose, into in (("own", self.alive, self._own), ("pairs", self.dropped, self._pairs)):
+            for shares, whose, into in zip(found, (self.alive, self.dropped), (self._own, self._pairs), strict=True):
                 owners = sorted(held & set(whose))
                 try:
-                    rows = messages.octets(reply[key], "the shares", SHARE_BYTES, len(owners))
-                except (LookupError, ProtocolError) as error:
-                    self.refused[name] = str(error)
+                    rows = messages.octets(shares, "the shares", SHARE_BYTES, len(owners))
+                except ProtocolError as error:
+                    self._refuse(name, error)
                     break
                 for owner, row in zip(owners, rows, strict=True):
                     into.setdefault(owner, {})[name] = row.tobytes()
@@ -191,18 +217,20 @@ class Aggregation:
                     add_mask(total, key, sign=-pair_sign(other, name))
 
     def _secret(self, name: str, shares: Mapping[str, bytes], fits: Callable[[str, bytes], bool]) -> bytes:
-        """Combine shares; where some are false, leave out one holder after another."""
-        points = {holder: point for point, holder in enumerate(self.roll.holders(name), start=1)}
-        given = {points[holder]: share for holder, share in shares.items()}
-        for chosen in islice(_choices(sorted(given), self.roll.needed), _SUBSETS):
+        """Combine shares; where some are false, find out which."""
+        holders = dict(enumerate(self.roll.holders(name), start=1))
+        given = {point: shares[holder] for point, holder in holders.items() if holder in shares}
+        for read in (_all_true, correct):
             try:
-                secret = combine({point: given[point] for point in chosen}, self.roll.needed)
+                secret, false = read(given, self.roll.needed)
             except ProtocolError:
                 continue
             if fits(name, secret):
+                for point in false:
+                    self._refuse(holders[point], f"its share of {name!r}'s secret is false")
                 return secret
-        raise ProtocolError(
-            f"{self._about}: the shares of {name!r}'s secret do not give it back; some holder tampered with its share"
+        raise CohortError(
+            f"{self._about}: the shares of {name!r}'s secret do not give it back, as some are false{self._reasons()}"
         )
 
     def _is_seed(self, name: str, secret: bytes) -> bool:
@@ -219,9 +247,14 @@ class Aggregation:
             try:
                 if isinstance(reply, dict) and set(reply) == {"refused"}:
                     raise ProtocolError(messages.text(reply["refused"], "a reason"))
-                yield name, read(reply)
-            except (LookupError, TypeError, ProtocolError) as error:
-                self.refused[name] = str(error)
+                found = read(reply)
+            except ProtocolError as error:
+                self._refuse(name, error)
+                continue
+            yield name, found
+
+    def _refuse(self, name: str, why: object) -> None:
+        self.refused[name] = f"{why!s:.{_LONGEST_REASON}}"
 
     def _enough(self, who: Iterable[str], did: str, needed: int | None = None) -> None:
         needed, count = self._least if needed is None else needed, len(list(who))
@@ -238,10 +271,14 @@ class Aggregation:
         return f" ({'; '.join(said[:3])}{' ...' if len(said) > 3 else ''})" if said else ""
 
 
-def _choices(points: list[int], needed: int) -> Iterable[list[int]]:
-    """Yield choices of so many points: all windows of the circle, then random ones."""
-    for start in range(len(points)):
-        yield sorted((points[start:] + points[:start])[:needed])
-    rng = np.random.default_rng(0)
-    while len(points) > needed:
-        yield sorted(rng.choice(points, size=needed, replace=False).tolist())
+def _all_true(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, list[int]]:
+    return combine(shares, threshold), []
+
+
+def _advert(reply: Plain, probe: KeyPair) -> tuple[bytes, tuple[str, ...]]:
+    """Read a site's keys, with which anybody could make a shared one, and for whom it released before."""
+    octets, before = messages.fields(reply, "advert", "before")
+    advert = Advert.of(messages.octets(octets, "an advert", ADVERT).tobytes())
+    for key in (advert.mask, advert.seal):
+        probe.shared(key, b"probe")
+    return advert.octets, tuple(messages.names(before, "the sites of an earlier sum"))

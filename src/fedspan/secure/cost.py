@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedspan.secure.fixed_point import WIDE
-from fedspan.secure.party import BOX
 from fedspan.secure.roll import ADVERT, KINDS
 from fedspan.secure.rules import SecureSums
+from fedspan.secure.session import BOX
 from fedspan.secure.shamir import SHARE_BYTES
 
 _DIGEST, _SIGNATURE = 32, 64

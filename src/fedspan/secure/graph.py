@@ -8,7 +8,7 @@ every package.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from fedspan.errors import ConfigurationError, few
 
@@ -17,7 +17,7 @@ def neighbours(names: Sequence[str], seed: bytes, k: int) -> dict[str, list[str]
     """Return each site's neighbours, by name: k of them, or all the others when k is at least n - 1.
 
     >>> neighbours(["a", "b", "c", "d", "e"], b"round 1", 2)
-    {'a': ['b', 'e'], 'b': ['a', 'd'], 'c': ['d', 'e'], 'd': ['b', 'c'], 'e': ['a', 'c']}
+    {'a': ['d', 'e'], 'b': ['c', 'd'], 'c': ['b', 'e'], 'd': ['a', 'b'], 'e': ['a', 'c']}
     """
     circle = Circle(names, seed, k)
     return {name: circle.neighbours(name) for name in sorted(names)}
@@ -43,3 +43,14 @@ class Circle:
         if self._k >= n - 1:
             return [other for other in self._known if other != name]
         return sorted(self._order[(at + step) % n] for step in range(-half, half + 1) if step)
+
+    def most_missing(self, present: Container[str]) -> int:
+        """Return how many of k/2 sites in a row on the circle are not present, at the place where most are."""
+        half, missing = self._k // 2, [name not in present for name in self._order]
+        if not half or len(missing) <= half:
+            return sum(missing)
+        count = most = sum(missing[:half])
+        for place, gone in enumerate(missing):
+            count += missing[(place + half) % len(missing)] - gone
+            most = max(most, count)
+        return most

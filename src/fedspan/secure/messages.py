@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,27 @@ from fedspan.errors import ProtocolError
 MOST = 2**31
 
 
+def shown(value: Any) -> str:
+    """Return the beginning of what was sent, for an error text; whatever it is."""
+    try:
+        return f"{value!r:.80}"
+    except (RecursionError, ValueError):  # nested too deep, or a number of too many digits
+        return type(value).__name__
+
+
 def fields(message: Plain, *names: str) -> list[Any]:
     """Return the fields of a message that has these and, but for a letter, no others."""
     if not isinstance(message, dict) or set(message) != set(names):
         found = sorted(map(str, message)) if isinstance(message, dict) else type(message).__name__
-        raise ProtocolError(f"a message has the fields {sorted(names)}, got {found}")
+        raise ProtocolError(f"a message has the fields {sorted(names)}, got {found!s:.200}")
     return [message[name] for name in names]
+
+
+def table(value: Any, what: str, keys: Collection[str]) -> dict[str, Any]:
+    """Return a dict of some of these keys."""
+    if not isinstance(value, dict) or not set(value) <= set(keys):
+        raise ProtocolError(f"{what} are a dict by {' or '.join(sorted(keys))}, got {shown(value)}")
+    return value
 
 
 def text(value: Any, what: str) -> str:
@@ -30,23 +46,30 @@ def text(value: Any, what: str) -> str:
 def hexadecimal(value: Any, what: str, size: int) -> str:
     """Return the hexadecimal of so many bytes."""
     if not isinstance(value, str) or len(value) != 2 * size or set(value) - set("0123456789abcdef"):
-        raise ProtocolError(f"{what} is {size} bytes in hexadecimal, got {value!r:.80}")
+        raise ProtocolError(f"{what} is {size} bytes in hexadecimal, got {shown(value)}")
+    return value
+
+
+def flag(value: Any, what: str) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool):
+        raise ProtocolError(f"{what} is True or False, got {shown(value)}")
     return value
 
 
 def whole(value: Any, what: str) -> int:
     """Return a whole number from 0."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST:
-        raise ProtocolError(f"{what} is a whole number from 0, got {value!r:.80}")
+        raise ProtocolError(f"{what} is a whole number from 0, got {shown(value)}")
     return value
 
 
 def names(value: Any, what: str) -> list[str]:
     """Return names of sites, each once and in order."""
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ProtocolError(f"{what} is a list of sites' names, got {value!r:.80}")
+        raise ProtocolError(f"{what} is a list of sites' names, got {shown(value)}")
     if value != sorted(set(value)):
-        raise ProtocolError(f"{what} names each site once, in order; got {value!r:.80}")
+        raise ProtocolError(f"{what} names each site once, in order; got {shown(value)}")
     return value
 
 

@@ -3,6 +3,8 @@
 The session is a hash of all that the sum is about: the run, the round, the question, and every participant's fresh
 keys. The graph, the keys and every signature hang on it, so nothing of one sum is of any use in another, and nobody
 picks neighbours for a site: whoever wants another graph needs other keys, which is one draw more from the same lot.
+Draws cost no more than hashing the roll, and those who collude may make as many keys as they like. After 2^g of them
+the chance of `SecureSums.security` = σ bits is at most 2^(g - σ): by default 2^-40 after 2^40 graphs.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class Subject:
     nonce: str
     """The coordinator's, another for each attempt."""
     rules: SecureSums
+    expected: int = 0
+    """How many sites a round asks: whoever colludes is among the few that are left."""
 
     def advert_text(self, name: str, mask: bytes, seal: bytes) -> bytes:
         """Return what a site signs to say that these are its keys."""
@@ -63,7 +67,8 @@ class Subject:
 
     @cached_property
     def _plain(self) -> list[object]:
-        return [self.run, self.number, self.kind, self.question, self.nonce, self.rules.as_plain()]
+        about = [self.run, self.number, self.kind, self.question, self.nonce]
+        return [*about, self.rules.as_plain(), self.expected]
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,24 @@ class Roll:
     @cached_property
     def degree(self) -> int:
         """k: with how many others each one shares masks."""
-        return self.subject.rules.neighbours(len(self.names))
+        return self.subject.rules.neighbours(len(self.names), self.subject.expected)
 
     @cached_property
     def needed(self) -> int:
         """t: how many holders give a secret back."""
         return self.subject.rules.holders_needed(self.degree)
+
+    @cached_property
+    def quorum(self) -> int:
+        """How many signatures on one list it takes."""
+        return self.subject.rules.quorum(max(self.subject.expected, len(self.names)))
+
+    def most_missing(self, alive: list[str]) -> tuple[int, int]:
+        """Return how many of k/2 neighbours in a row a sum lacks at most, and how many it may."""
+        if self.degree >= len(self.names) - 1:
+            return 0, len(self.names)
+        allowed = self.subject.rules.gap(len(self.names), self.subject.expected)
+        return self._circle.most_missing(set(alive)), allowed
 
     @cached_property
     def _circle(self) -> Circle:
@@ -111,18 +128,20 @@ class Roll:
         """Return what the key of one pair's mask hangs on; ``about`` says how the numbers are read (`reading`)."""
         return encode(["fedspan mask 1", self.session.hex(), about, *sorted([one, other])])
 
-    def survivors_text(self, alive: list[str], dropped: list[str]) -> bytes:
-        """Return what sites sign to agree on who is in the sum."""
-        return encode(["fedspan survivors 1", self.session.hex(), digest([alive, dropped])])
+    def survivors_text(self, alive: list[str], dropped: list[str], about: str) -> bytes:
+        """Return what sites sign to agree on who is in the sum, and how its numbers are read."""
+        return encode(["fedspan survivors 1", self.session.hex(), about, digest([alive, dropped])])
 
 
-def reading(exponents: Plain, times: Plain, mean: Plain) -> str:
+def reading(exponents: Plain, times: Plain, mean: Plain, state: Plain) -> str:
     """Return the digest of how the numbers of a sum are read: masks of sites that were told otherwise do not cancel.
 
     Else one site could be told a finer scale than the others, or to count a million times, and its numbers would stand
-    above the sum of the rest.
+    above the sum of the rest. So they would if the others had been made to see their rows through a preparation that
+    leaves nothing of them: ``state`` holds the one that the numbers were made under.
     """
-    return digest([exponents, times, mean])
+    preparation = state.get("preparation") if isinstance(state, dict) else None
+    return digest([exponents, times, mean, preparation])
 
 
 def fingerprint(octets: bytes) -> bytes:

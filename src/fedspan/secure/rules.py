@@ -2,6 +2,9 @@
 
 Symbols of Bell et al. (2020): n sites, each with k neighbours; a share γ of the sites colludes with the coordinator, a
 share δ drops out; t of the m = k + 1 holders of a secret's shares give it back; σ bits of security, η of correctness.
+Three tails are kept small: that 2t - m of a site's neighbours collude, that so many sites in a row collude that the
+graph of masks can be cut (`_cut_tail`: where Bell et al. let a share δ drop out at random, here the coordinator chooses
+them), and that fewer than t of a site's neighbours are left.
 """
 
 from __future__ import annotations
@@ -85,12 +88,26 @@ class SecureSums:
         """Return the fewest sites that a sum over n sites is unmasked for."""
         return max(FEWEST, self.quorum(n), self.minimum or 0)
 
-    def neighbours(self, n: int) -> int:
-        """Return k, with how many others each of n sites shares masks: n - 1, or an even number below it."""
+    def colluders(self, n: int) -> int:
+        """Return how many of n sites may collude."""
+        return _ceil_part(self.colluding, n)
+
+    def neighbours(self, n: int, of: int = 0) -> int:
+        """Return k, with how many others each of n sites shares masks: n - 1, or an even number below it.
+
+        ``of``: how many sites a round asks; all who collude may be among the n that are left.
+        """
+        return self._graph(n, of)[0]
+
+    def gap(self, n: int, of: int = 0) -> int:
+        """Return how many of k/2 sites in a row on the circle of the graph may be missing from a sum."""
+        return self._graph(n, of)[1]
+
+    def _graph(self, n: int, of: int) -> tuple[int, int]:
         if n <= self.complete_up_to:
-            return n - 1
-        parts = self._threshold, self.colluding, self.dropouts
-        return _fewest_neighbours(n, *parts, self.security, self.correctness)
+            return n - 1, n
+        wrong, gone = min(n, _ceil_part(self.colluding, max(n, of))), _ceil_part(self.dropouts, n)
+        return _fewest_neighbours(n, wrong, gone, self._threshold, self.security, self.correctness)
 
     def holders_needed(self, k: int) -> int:
         """Return t, how many of the k neighbours and the site itself give a secret back."""
@@ -146,27 +163,49 @@ def _more_than(part: Fraction, n: int) -> int:
 
 @lru_cache(maxsize=256)
 def _fewest_neighbours(
-    n: int, threshold: Fraction, colluding: float, dropouts: float, security: int, correctness: int
-) -> int:
-    """Return the smallest even k for which all three tails are small enough, or n - 1.
+    n: int, wrong: int, gone: int, threshold: Fraction, security: int, correctness: int
+) -> tuple[int, int]:
+    """Return the smallest even k for which all tails are small enough, and the gap that goes with it; or n - 1.
 
     Tails are sums of point masses, which are far cheaper: where the largest of them is too much alone, so is the tail.
     Each tail must lie beyond its mean, where the point mass at its edge is the largest.
     """
-    wrong, gone = _ceil_part(colluding, n), _ceil_part(dropouts, n)
     k = np.arange(2, n - 1, 2)
     t = threshold.numerator * (k + 1) // threshold.denominator + 1
     caught, left = 2 * t - (k + 1), t - 1
-    most_private, most_failed = -security * _LN2 - math.log(n), -correctness * _LN2 - math.log(n)
+    private, failed = -security * _LN2, -correctness * _LN2 - math.log(n)
     possible = (caught * (n - 1) > wrong * k) & (left * (n - 1) < (n - 1 - gone) * k)
-    possible &= k / 2 * math.log((wrong + gone) / n) <= most_private if wrong + gone else True
-    possible &= hypergeom.logpmf(caught, n - 1, wrong, k) <= most_private
-    possible &= hypergeom.logpmf(left, n - 1, n - 1 - gone, k) <= most_failed
+    possible &= hypergeom.logpmf(caught, n - 1, wrong, k) <= private - math.log(n)
+    possible &= hypergeom.logpmf(left, n - 1, n - 1 - gone, k) <= failed
     for i in np.flatnonzero(possible):
-        private = hypergeom.logsf(caught[i] - 1, n - 1, wrong, k[i]) <= most_private
-        if private and hypergeom.logcdf(left[i], n - 1, n - 1 - gone, k[i]) <= most_failed:
-            return int(k[i])
-    return n - 1
+        kept = hypergeom.logsf(caught[i] - 1, n - 1, wrong, k[i]) <= private - math.log(n)
+        if kept and hypergeom.logcdf(left[i], n - 1, n - 1 - gone, k[i]) <= failed:
+            half, spare = int(k[i]) // 2, int(k[i]) + 1 - int(t[i])
+            gap = min(spare, _most_gone(n, gone, half, failed))
+            if 2 * _cut_tail(n, wrong, half, spare, gap) + 2 * math.log(n) - _LN2 <= private:
+                return int(k[i]), gap
+    return n - 1, n
+
+
+def _most_gone(n: int, gone: int, half: int, failed: float) -> int:
+    """Return how many of so many sites in a row drop out at most, but for a chance of exp(failed)."""
+    return next((g for g in range(half) if hypergeom.logsf(g, n, gone, half) <= failed), half)
+
+
+def _cut_tail(n: int, wrong: int, half: int, spare: int, gap: int) -> float:
+    """Return the logarithm of the chance that the masks' graph can be cut at one place of the circle.
+
+    A coordinator who knows the graph picks whom it lets drop out. To know the sum of a part of the sites alone, it must
+    leave no mask between that part and the rest, so at each end of the part it needs L <= k/2 sites in a row that
+    collude (c of them) or are missing. Masks that reach across, k/2 - L of the last site's, must not be made: that
+    site is told that their partners sent no boxes. It allows m - t of its m - 1 neighbours to be missing, and as many
+    holders of each secret may be, so (L - c) + (k/2 - L) <= m - t; and sites sign for no more than ``gap`` missing in a
+    row, L - c <= gap. Both hold with the fewest colluders for L = k/2 - (m - t) + gap. A part has two ends.
+    """
+    needed = half - spare
+    if needed < 1:
+        return 0.0
+    return float(hypergeom.logsf(needed - 1, n, wrong, min(half, needed + gap)))
 
 
 def _ceil_part(part: float, n: int) -> int:

@@ -60,11 +60,14 @@ def _is_point(point: object) -> bool:
     return isinstance(point, int) and not isinstance(point, bool) and 1 <= point <= _LARGEST_POINT
 
 
-def _read(share: object, point: int) -> int:
-    if isinstance(share, bytes) and len(share) == SHARE_BYTES:
-        value = int.from_bytes(share, "big")
-        if value < PRIME:
-            return value
+def is_share(share: object) -> bool:
+    """Return whether this could be a share: so many bytes of a number below the prime."""
+    return isinstance(share, bytes) and len(share) == SHARE_BYTES and int.from_bytes(share, "big") < PRIME
+
+
+def _read(share: bytes, point: int) -> int:
+    if is_share(share):
+        return int.from_bytes(share, "big")
     raise ProtocolError(f"the share at {point} is no {SHARE_BYTES} bytes of a number below 2^256 + 297")
 
 

@@ -16,8 +16,9 @@ from fedspan.errors import DataError, ProtocolError
 from fedspan.reduce import MOST_EXPONENT
 from fedspan.rounds import STEPS, Reply, Round, Site, answer, site_step
 from fedspan.secure import fixed_point, messages
-from fedspan.secure.party import Party, Session
+from fedspan.secure.party import Party
 from fedspan.secure.roll import reading
+from fedspan.secure.session import Session
 
 SLACK = 1 + 2.0**-20
 """Bounds are worked out in floating point, at two places."""
@@ -63,7 +64,7 @@ def _masked(site: Site, message: Plain) -> Reply:
     if not isinstance(message, dict) or set(message) != {*_MASKED, "letter"}:
         raise ProtocolError(f"a masked question has the fields {sorted({*_MASKED, 'letter'})}")
     session = party.admit(asked.number, {key: message[key] for key in ("session", "letter")})
-    return Reply(party.once("masked", message, lambda: _hidden(site, party, session, message)))
+    return Reply(session.once("masked", message, lambda: _hidden(site, party, session, message)))
 
 
 def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain]) -> Plain:
@@ -72,39 +73,63 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     assert asked is not None
     step = STEPS.get(messages.text(message["step"], "a step"))
     if step is None or step.protocol or step.public:
-        raise ProtocolError(f"there is no step {message['step']!r:.80} to be masked")
+        raise ProtocolError(f"there is no step {messages.shown(message['step'])} to be masked")
     inner = Round(step, message["message"], number=asked.number, parents=asked.parents, terms=asked.terms)
-    if inner.digest != session.subject.question:
+    if _question(inner) != session.subject.question:
         raise ProtocolError("the question is not the one that the keys were made for")
-    times = _times(message["times"], party)
-    if session.subject.kind == "bound":
+    times, mean = party.times(session, message["times"]), messages.flag(message["mean"], "whether it is a mean")
+    bound = session.subject.kind == "bound"
+    if bound:
         _refuse_bounds(site)
-    parts = _parts(party.kept(inner.digest, lambda: answer(site, inner, masked=True)), message["mean"], times)
+    parts = _parts(party.kept(inner.digest, lambda: answer(site, inner, masked=True)), mean, times)
+    state = _state(site, inner)
+    exponents = dict.fromkeys(parts, 0) if bound else _exponents(site, state, parts, message["exponents"])
+    about = reading(exponents, message["times"], mean, {} if step.setup else state)
+    party.agree(session, about)
     try:
-        if session.subject.kind == "bound":
-            values = {name: fixed_point.to_wide(_power_above(part)) for name, part in parts.items()}
-            exponents = dict.fromkeys(values, 0)
-        else:
-            exponents = _exponents(site, parts, message["exponents"])
-            limits = _limits(site, inner, parts, times)
-            values = {name: fixed_point.encode(part, exponents[name], limits[name]) for name, part in parts.items()}
+        values = _bounds(parts) if bound else _encoded(site, inner, parts, exponents, times)
     except DataError as error:
         party.close(asked.number)
-        if site.policy is None:
-            raise DataError(f"site {site.id!r}: {error}") from error
-        raise site.policy.refusal(site, inner, error) from error
+        raise _complaint(site, inner, error) from error
     hidden = flat(values)
-    party.mask(session, hidden, reading(exponents, message["times"], message["mean"]))
+    session.hide(hidden, about)
     return {"masked": shaped(hidden, values), "exponents": exponents}
 
 
-def _times(times: Plain, party: Party) -> int:
-    if not isinstance(times, dict):
-        raise ProtocolError(f"how often replies count is a dict by site, got {times!r:.80}")
-    counts = [messages.whole(count, "how often a reply counts") for count in times.values()]
-    if max(counts, default=1) > party.most_times:
-        raise ProtocolError(f"a reply would count {max(counts)} times; this site's policy is {party.most_times}")
-    return int(times.get(party.name, 1))
+def _question(inner: Round) -> str:
+    try:
+        return inner.digest
+    except (RecursionError, TypeError, ValueError) as cause:
+        raise ProtocolError(f"a question is plain data ({type(cause).__name__})") from cause
+
+
+def _state(site: Site, inner: Round) -> dict[str, Plain]:
+    """Return the state that a reply left behind: with the preparation, and the grid of its noise."""
+    state = site.memory.version(inner.number)
+    if state is None:
+        raise ProtocolError(f"round {inner.number} is over: this site has gone on")
+    return state
+
+
+def _bounds(parts: dict[str, Array]) -> dict[str, Array]:
+    return {name: fixed_point.to_wide(_power_above(part)) for name, part in parts.items()}
+
+
+def _encoded(
+    site: Site, inner: Round, parts: dict[str, Array], exponents: dict[str, int], times: int
+) -> dict[str, Array]:
+    limits = _limits(site, inner, parts, times)
+    return {name: fixed_point.encode(part, exponents[name], limits[name]) for name, part in parts.items()}
+
+
+def _complaint(site: Site, inner: Round, error: DataError) -> Exception:
+    """Return what is said outside where a reply does not fit the scale: not how large it is."""
+    if site.policy is not None:
+        return site.policy.refusal(site, inner, error)
+    return DataError(
+        f"site {site.id!r}: a number of its reply in round {inner.number} ({inner.step.name}) is beyond the limit that "
+        f"was agreed for a secure sum, or is none; look for extreme values in its data, or clip the rows"
+    )
 
 
 def _parts(reply: Reply, mean: Plain, times: int) -> dict[str, Array]:
@@ -132,20 +157,20 @@ def _power_above(part: Array) -> float:
     return 0.0 if largest == 0 else 2.0 ** math.ceil(math.log2(largest))
 
 
-def _exponents(site: Site, parts: dict[str, Array], given: Plain) -> dict[str, int]:
+def _exponents(site: Site, state: dict[str, Plain], parts: dict[str, Array], given: Plain) -> dict[str, int]:
     """Return the scale of each part: that of the noise's own grid where there is any, else what was asked for."""
-    steps = None if site.policy is None else site.policy.steps()
-    if site.policy is not None and steps is not None:
+    steps = state.get("grid")
+    if site.policy is not None and steps:
         grid = {name: -round(math.log2(step)) for name, step in steps.items()}
         exponents = grid if set(grid) == set(parts) else {name: next(iter(grid.values())) for name in parts}
         if site.policy.exact and not all(fixed_point.is_on_grid(parts[n], e) for n, e in exponents.items()):
             raise ProtocolError("a release is not on the grid of its noise, and rounding it would not be covered")
         return exponents
     if not isinstance(given, dict) or set(given) != set(parts):
-        raise ProtocolError(f"exponents are given for {sorted(parts)}, got {given!r:.80}")
+        raise ProtocolError(f"exponents are given for {sorted(parts)}, got {messages.shown(given)}")
     for exponent in given.values():
         if not isinstance(exponent, int) or isinstance(exponent, bool) or abs(exponent) > MOST_EXPONENT:
-            raise ProtocolError(f"an exponent is within {MOST_EXPONENT} of 0, got {exponent!r:.80}")
+            raise ProtocolError(f"an exponent is within {MOST_EXPONENT} of 0, got {messages.shown(exponent)}")
     return given
 
 
