@@ -16,6 +16,7 @@ from unittest.mock import patch
 import numpy as np
 
 import fedspan.secure.party
+import fedspan.secure.session
 from benchmarks.report import figure, finish, need
 from fedspan.cli.reproduce_ppm_cost import SumFigures, measure, secure_sum
 from fedspan.cli.reproduce_ppm_growth import measure_growth
@@ -80,12 +81,14 @@ def timed_primitives() -> Iterator[dict[str, float]]:
 
         return timed
 
-    primitives = {"verify": "checking signatures", "split": "sharing secrets", "add_mask": "masks"}
-    primitives |= {"seal": "boxes", "open_sealed": "boxes", "digest": "digests of messages"}
+    primitives = {
+        (fedspan.secure.party, "verify"): "checking signatures", (fedspan.secure.party, "split"): "sharing secrets",
+        (fedspan.secure.session, "add_mask"): "masks", (fedspan.secure.session, "digest"): "digests of messages",
+        (fedspan.secure.session, "seal"): "boxes", (fedspan.secure.session, "open_sealed"): "boxes",
+    }  # fmt: skip
     with ExitStack() as stack:
-        for name, words in primitives.items():
-            timed = timing(words, getattr(fedspan.secure.party, name))
-            stack.enter_context(patch.object(fedspan.secure.party, name, timed))
+        for (module, name), words in primitives.items():
+            stack.enter_context(patch.object(module, name, timing(words, getattr(module, name))))
         stack.enter_context(patch.object(KeyPair, "shared", timing("agreeing on keys", KeyPair.shared)))
         yield spent
 

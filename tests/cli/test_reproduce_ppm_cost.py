@@ -12,8 +12,8 @@ from fedspan.cli.reproduce_ppm_growth import ORDERS, measure_growth
 from fedspan.errors import CohortError
 from fedspan.secure import SecureSums
 from fedspan.secure.aggregation import Aggregation
-from fedspan.secure.party import BOX
 from fedspan.secure.roll import ADVERT
+from fedspan.secure.session import BOX
 from fedspan.secure.shamir import SHARE_BYTES
 
 

@@ -24,7 +24,7 @@ from fedspan.secure import Party, SecureSums, SumTerms
 from fedspan.secure.aggregation import Aggregation, new_nonce
 from fedspan.secure.roll import Subject, reading
 
-_ABOUT = reading({}, {}, mean=False)
+_ABOUT = reading({}, {}, mean=False, state=None)
 _LARGEST = 2**40  # of the numbers summed
 
 
@@ -92,7 +92,7 @@ class _Measured:
     def __init__(self, sites: int, size: int, rules: SecureSums) -> None:
         self._names = [f"site{i:05d}" for i in range(sites)]
         self._parties = SumTerms(rules, "cost", sites).parties(self._names)
-        self._made = Aggregation(Subject("cost", 0, "value", "0" * 64, new_nonce(), rules), sites)
+        self._made = Aggregation(Subject("cost", 0, "value", "0" * 64, new_nonce(), rules, sites))
         self._size = size
         self._seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in self._names}
         self._up, self._down = dict.fromkeys(self._names, 0), dict.fromkeys(self._names, 0)
@@ -128,7 +128,7 @@ class _Measured:
 
     @staticmethod
     def _mask(party: Party, message: Plain, vector: Array) -> None:
-        party.mask(party.admit(0, message), vector, _ABOUT)
+        party.admit(0, message).hide(vector, _ABOUT)
 
     def _phase(
         self,
