@@ -19,11 +19,13 @@ NAMES = (
     "privacy",
     "privacy-rivals",
     "privacy-audit",
+    "secure",
     "streaming",
     "representation-linear",
     "representation-pca",
     "representation-mnist",
     "learner-round",
+    "gossip",
 )
 
 

@@ -9,12 +9,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from fedspan import gossip_run
 from fedspan.data import Preparation, open_source
 from fedspan.encoding import Array
 from fedspan.engines import Gossip
 from fedspan.errors import CohortError, ConfigurationError, ConvergenceError, PolicyError, ResumeError
 from fedspan.gossip_run import check_gossip
-from fedspan.linalg import orth, ritz
+from fedspan.linalg import Estimate, orth, ritz
 from fedspan.metrics import projection_distance
 from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort, Reply, Round, Solve, Sum, site_step
@@ -125,6 +126,21 @@ def test_krylov_beyond_its_answer_stays_right_where_nodes_agree():
     assert projection_distance(result.estimate.basis, pooled(sites)[0]) < 1e-8
 
 
+def test_answers_that_have_nothing_in_common_are_an_error(uneven, monkeypatch):
+    """As Krylov's without agreement, far beyond its answer on data of many directions: here one node turns its own."""
+    original = Uneven.solve
+
+    def astray(self, problem):
+        turned = len(self.begun) == 3
+        solution = yield from original(self, problem)
+        basis, values = solution.estimate
+        return replace(solution, estimate=Estimate(np.roll(basis, 1, axis=0) if turned else basis, values))
+
+    monkeypatch.setattr(Uneven, "solve", astray)
+    with pytest.raises(ConvergenceError, match=r"the nodes' answers are up to 0\.\d+ apart"):
+        go(Uneven(budgets=(30,)))
+
+
 def test_a_tolerance_below_the_accuracy_is_raised_to_it():
     result = go(BlockKrylov(tol=1e-12, oversampling=0), law=Gossip(graph="ring", accuracy=1e-5))
     assert result.converged
@@ -139,8 +155,9 @@ def test_every_node_drives_a_replica_of_its_own(uneven):
     assert len(set.union(*by.values())) == len(NODES)
 
 
-def test_a_site_whose_node_is_done_answers_the_nearest_that_is_not(uneven):
+def test_a_site_whose_node_is_done_answers_the_nearest_that_is_not(uneven, monkeypatch):
     """On the ring of six: delhi alone asks more, so all answer it; then faro too, and who is as near goes by name."""
+    monkeypatch.setattr(gossip_run, "_ASTRAY", 1.0)
     result = go(Uneven(budgets=(2, 2, 2, 5, 2, 2)))
     last = {site: turn for site, number, turn in asked if number == 3 + 4}
     assert last == dict.fromkeys(NODES, 3.0)
@@ -152,7 +169,8 @@ def test_a_site_whose_node_is_done_answers_the_nearest_that_is_not(uneven):
     assert last == {"accra": 5, "berlin": 3, "cairo": 3, "delhi": 3, "essen": 3, "faro": 5}
 
 
-def test_sums_stay_complete_when_nodes_are_done(uneven):
+def test_sums_stay_complete_when_nodes_are_done(uneven, monkeypatch):
+    monkeypatch.setattr(gossip_run, "_ASTRAY", 1.0)
     sites = rows_of(sizes=NODES)
     result = go(Uneven(budgets=(60, 4, 60, 60, 60, 60)), sites)
     basis = pooled(sites)[0]

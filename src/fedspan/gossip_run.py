@@ -28,6 +28,9 @@ from fedspan.solvers import NAMES, FedPower, Solution, make
 from fedspan.study import Progress, Study, answer_of, solve_study
 from fedspan.topology import Graph
 
+_ASTRAY = 0.1
+"""Answers farther apart than this are not those of one federation."""
+
 
 @dataclass(frozen=True)
 class Nodes:
@@ -132,6 +135,11 @@ class Federation:
             found[name] = answer_of(replica.progress)
         bases = [estimate.basis for estimate in found.values()]
         apart = max(_apart(bases[0], basis) for basis in bases)
+        if apart > _ASTRAY:
+            raise ConvergenceError(
+                f"the nodes' answers are up to {apart:.2g} apart: their solvers went different ways; let them agree "
+                f"(agree = True), or give a smaller accuracy"
+            )
         return Nodes(found, apart, self._network.steps, self._network.crashed)
 
     def _bury(self) -> None:

@@ -14,6 +14,7 @@ STUDY = """
 [sites]
 north = "north.npy"
 south = "south.npy"
+east = "east.npy"
 [solve]
 n_components = 2
 [privacy]
@@ -30,7 +31,7 @@ BUDGET = "this makes a new run, which spends a full budget of its own on the sam
 @pytest.fixture
 def study(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
-    for name in ("north", "south"):
+    for name in ("north", "south", "east"):
         np.save(tmp_path / f"{name}.npy", rng.standard_normal((400, 5)) * [0.2, 0.1, 0.1, 0.05, 0.05])
     monkeypatch.chdir(tmp_path)
     return lambda trust, more="": (tmp_path / "study.toml").write_text(STUDY.format(trust=trust, more=more))

@@ -20,7 +20,7 @@ from fedspan.layers import transcript
 from fedspan.privacy.transcript import Transcript, TranscriptWriter
 from fedspan.rounds import Cohort, Gather, Late, Mean, Outcome, Reply, Round, Site, Sum, drive, numbered, site_step
 from fedspan.run import Study, run
-from fedspan.solvers import Doubling
+from fedspan.solvers import Doubling, Power
 from tests.conformance.solvers import CASES, SCHEME_1, bits, rows_of, solve
 from tests.conformance.walk import Walk, register
 from tests.wire import CoordinatorDown, Log, Wire
@@ -343,3 +343,78 @@ def test_a_round_that_failed_is_kept_when_it_is_asked_again(tmp_path, monkeypatc
     assert len(Transcript.read(tmp_path).rounds) == 4
     walked(tmp_path, resume=True)
     assert len(Transcript.read(tmp_path).rounds) == 7
+
+
+# ---- secure sums -----------------------------------------------------------------------------------------------
+
+
+def masked(folder, *, stop_at=None, resume=False, engine=None, **study):
+    """Run a study of secure sums with its transcript, perhaps as far as an exchange of a round."""
+    study = Study(n_components=2, solver=Power(rounds=3, tol=0.0), secure=True, **study)
+    sources = {name: open_source(x) for name, x in SITES.items()}
+    asked = iter(range(10**6))
+
+    class Stopping(InProcess):
+        def __call__(self, question):
+            if next(asked) == stop_at:
+                raise KeyboardInterrupt
+            return super().__call__(question)
+
+    return run(study, sources, folder=folder, record="transcript", resume=resume, engine=engine or Stopping)
+
+
+def test_of_a_secure_sum_the_exchanges_are_kept_and_what_it_came_to(tmp_path):
+    log = Log()
+    result = masked(tmp_path, engine=partial(Wire, log=log))
+    kept, answered = Transcript.read(tmp_path), journal(tmp_path)
+    assert [(seen.round, seen.step, seen.aggregate) for seen in kept.rounds] == [
+        (r.round, r.step, r.aggregate) for r in result.history
+    ]
+    assert len(kept.sums) == len(kept.rounds) - 1
+    for seen in kept.sums:
+        assert seen.replies == {}
+        assert seen.summed == answered[seen.round]["sites"] == sorted(SITES)
+        assert same(seen.total, aggregate(tmp_path, answered[seen.round]))
+    phases = ["secure.keys", "secure.shares", "secure.masked", "secure.consent", "secure.release"]
+    for number in range(1, len(kept.rounds)):
+        some = [seen for seen in kept.exchanges if seen.round == number]
+        sums = 2 if number <= 2 else 1  # bounds first, where the step declares none
+        assert [seen.exchange for seen in some] == list(range(5 * sums))
+        assert [seen.step for seen in some[:5]] == phases
+    left = {}
+    for (site, number), replies in log.left.items():
+        left[site, number] = [decode(reply)["value"] for reply in replies]
+    for site in SITES:
+        for number in range(1, len(kept.rounds)):
+            of_site = [seen.replies[site] for seen in kept.exchanges if seen.round == number]
+            assert same(of_site, left[site, number])
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 5, 6, 11, 20, 23])
+def test_what_was_seen_before_a_kill_stays(tmp_path, stop_at):
+    expected = masked(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        masked(tmp_path / "cut", stop_at=stop_at)
+    before = files(tmp_path / "cut")
+    Transcript.read(tmp_path / "cut")
+    result = masked(tmp_path / "cut", resume=True)
+    assert result.rounds == expected.rounds
+    np.testing.assert_array_equal(result.estimate.basis, expected.estimate.basis)
+    after = files(tmp_path / "cut")
+    assert {name: after[name] for name in before} == before
+    whole, cut = Transcript.read(tmp_path / "whole"), Transcript.read(tmp_path / "cut")
+    assert all(same(one.total, other.total) for one, other in zip(whole.rounds, cut.rounds, strict=True))
+    assert len(cut.exchanges) >= len(whole.exchanges)
+
+
+def test_exchanges_of_a_sum_that_failed_were_seen(tmp_path):
+    class Silent(InProcess):
+        def __call__(self, question):
+            outcome = super().__call__(question)
+            return outcome._replace(value={}, sites=[]) if question.step.name == "secure.consent" else outcome
+
+    with pytest.raises(CohortError):
+        masked(tmp_path, engine=Silent)
+    read = Transcript.read(tmp_path)
+    assert [seen.round for seen in read.rounds] == [0]
+    assert [seen.step for seen in read.exchanges].count("secure.masked") == 3  # asked again, twice

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+import fedspan.privacy.releases
 from benchmarks.privacy_audit import FAULTS, Setting, layers, settings, with_fault
 from fedspan.errors import ConfigurationError
 from fedspan.privacy.accountant import epsilon_of
@@ -19,7 +23,8 @@ from fedspan.privacy.audit.epsilon import (
 )
 from fedspan.privacy.audit.epsilon_cases import symmetric_root, worst_case
 from fedspan.privacy.gaussian import GaussianPrivacy
-from fedspan.solvers import FedPower, ModSulq, PrivatePower
+from fedspan.privacy.mechanisms import tight_scale
+from fedspan.solvers import Covariance, FedPower, ModSulq, PrivatePower
 
 ALL = list(settings(full=True))
 RUN = [
@@ -153,6 +158,53 @@ def test_a_trusted_coordinator_is_the_studys_own(mechanism):
     assert own.attained == pytest.approx(real.attained)
     spread = [attack.measure(0, 100, 0).std(axis=0) for attack in (own, real)]
     np.testing.assert_allclose(spread[0], spread[1], rtol=0.5)
+
+
+# ---- colluding sites -------------------------------------------------------------------------------------------
+
+
+def shared(honest, **more):
+    """Four sites that split the noise so that these would be enough, two of which help the attacker."""
+    privacy = GaussianPrivacy(8.0, 1e-2, row_norm=2.0, trust="distributed", honest=honest, **more)
+    return worst_case(privacy, Covariance(), sites=4, colluding=2)
+
+
+def test_colluders_take_their_own_part_off_the_sum():
+    case = shared(2)
+    assert case.colluding == ("site 2", "site 3")
+    assert case.worlds[0].keys() == {"site 0", "site 1", "site 2", "site 3"}
+    one, all_of_them = Attack(case), Attack(worst_case(case.privacy, Covariance(), sites=4))
+    spread, of_all = (attack.measure(0, 200, 0).std(axis=0)[-1] for attack in (one, all_of_them))
+    assert spread / of_all == pytest.approx(np.sqrt(2 / 4), rel=0.15)
+
+
+@pytest.mark.parametrize("arithmetic", ["grid", "float"])
+def test_what_is_certified_for_the_honest_holds_against_colluders(arithmetic):
+    attack = Attack(shared(2, arithmetic=arithmetic))
+    assert 0.95 * np.sqrt(attack.spent) <= attack.attained <= np.sqrt(attack.spent)
+    found = audit_case(shared(2, arithmetic=arithmetic), 300)
+    assert found.ok
+    assert found.mu > 0.5 * found.certified_mu
+
+
+def test_half_the_noise_is_found_by_colluders():
+    halved = patch.object(
+        fedspan.privacy.releases, "tight_scale", lambda *given: replace(s := tight_scale(*given), share=s.share / 2)
+    )
+    with halved:
+        assert not audit_case(shared(2), 300).ok
+
+
+def test_noise_that_counts_on_colluders_is_not_enough():
+    privacy = GaussianPrivacy(8.0, 1e-2, row_norm=2.0, trust="distributed")  # all four are said to be honest
+    assert audit_case(worst_case(privacy, Covariance(), sites=4), 300).ok
+    assert not audit_case(worst_case(privacy, Covariance(), sites=4, colluding=3), 300).ok
+
+
+def test_somebody_is_honest():
+    privacy = GaussianPrivacy(8.0, 1e-2, row_norm=2.0, trust="distributed")
+    with pytest.raises(ConfigurationError, match="fewer than the 3 there are"):
+        worst_case(privacy, colluding=3)
 
 
 def test_the_folded_pair_shows_the_symmetric_part():

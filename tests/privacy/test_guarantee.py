@@ -60,11 +60,11 @@ def test_a_bound_that_nothing_was_clipped_to_is_not_named(solver):
     assert "local steps" not in planned(solver).words
 
 
-def test_split_noise_trusts_the_coordinator_with_its_questions_and_with_seeing_sums():
+def test_split_noise_rests_on_honest_sites_and_on_masks():
     words = promised(trust="distributed").words
-    assert "the coordinator is trusted to ask every site the same question and to see only sums" in words
-    assert "enough while 3 of them are honest" in words
-    assert "same question" not in promised().words
+    assert "replies are masked, and the coordinator sees nothing but such sums" in words
+    assert "enough while 3 of those in a sum are honest" in words
+    assert "masked" not in promised().words
 
 
 # ---- FedPower as published --------------------------------------------------------------------------------------

@@ -194,3 +194,69 @@ def test_a_file_that_is_no_round_is_an_error_whatever_its_digest(run_folder, con
     kept(run_folder, ROUNDS[1])
     with pytest.raises(FileError, match=r"0001\.plain: a round of the transcript cannot be read"):
         Transcript.read(run_folder)
+
+
+# ---- secure sums -----------------------------------------------------------------------------------------------
+
+
+def exchange(number, step, **replies):
+    return Seen(number, step, False, {"session": "x"}, "gather", replies)
+
+
+@pytest.fixture
+def masked_folder(tmp_path):
+    writer = TranscriptWriter(tmp_path)
+    writer.append(ROUNDS[0])
+    for seen in (exchange(1, "secure.keys", a=1), exchange(1, "secure.masked", a=2, c=3)):
+        writer.append_exchange(seen)
+    writer.append(Seen(1, "gram.multiply", False, np.eye(3), "sum", total=np.ones((3, 3)), summed=["a", "c"]))
+    return tmp_path
+
+
+def test_a_secure_sum_is_its_exchanges_and_what_it_came_to(masked_folder):
+    read = Transcript.read(masked_folder)
+    assert [(seen.round, seen.exchange, seen.step) for seen in read.exchanges] == [
+        (1, 0, "secure.keys"), (1, 1, "secure.masked"),
+    ]  # fmt: skip
+    assert [seen.round for seen in read.rounds] == [0, 1]
+    assert read.sums == read.rounds[1:]
+    assert (read.sums[0].summed, read.sums[0].total.tolist()) == (["a", "c"], np.ones((3, 3)).tolist())
+    assert read.sites == ["a", "b", "c"]
+    assert list(read.releases("c")) == []  # no reply of its own was seen
+    files = sorted(path.name for path in (masked_folder / "transcript").iterdir())
+    assert files == ["0000.plain", "0001-0000.plain", "0001-0001.plain", "0001.plain", "index.jsonl"]
+
+
+def test_what_was_seen_before_a_kill_is_kept_beside_what_came_after(tmp_path):
+    writer = TranscriptWriter(tmp_path)
+    writer.append_exchange(exchange(0, "secure.keys", a=1))
+    assert [seen.exchange for seen in Transcript.read(tmp_path).exchanges] == [0]  # the run is no further yet
+    again = TranscriptWriter(tmp_path)
+    again.append_exchange(exchange(0, "secure.keys", a=2))
+    again.append(Seen(0, "s", False, None, "sum", total=1.0, summed=["a"]))
+    read = Transcript.read(tmp_path)
+    assert [(seen.exchange, seen.replies["a"]) for seen in read.exchanges] == [(0, 1), (1, 2)]
+
+
+def test_a_missing_exchange_or_round_below_one_is_named(masked_folder):
+    lines = index(masked_folder).read_bytes().splitlines(keepends=True)
+    for left, missing in ((1, "exchange 0 of round 1"), (0, "round 0")):
+        index(masked_folder).write_bytes(b"".join(lines[:left] + lines[left + 1 :]))
+        with pytest.raises(FileError, match=f"there is no line for {missing}; restore"):
+            Transcript.read(masked_folder)
+    TranscriptWriter(masked_folder)
+    with pytest.raises(FileError, match="round 0 is not in the transcript"):
+        TranscriptWriter(masked_folder).check_rounds_before(1)
+    index(masked_folder).write_bytes(b"".join(lines[:2]))  # a sum's file without its line
+    with pytest.raises(FileError, match=r"0001-0001\.plain: the index does not know this round; resume"):
+        Transcript.read(masked_folder)
+
+
+def test_a_sum_that_was_answered_and_not_kept_is_missed(masked_folder):
+    journalled(masked_folder, line(0, answer={}), line(1, answer={}))
+    assert len(Transcript.read(masked_folder).rounds) == 2
+    lines = index(masked_folder).read_bytes().splitlines(keepends=True)
+    index(masked_folder).write_bytes(b"".join(lines[:-1]))
+    (masked_folder / "transcript" / "0001.plain").unlink()
+    with pytest.raises(FileError, match="round 1 was answered and is not in the transcript"):
+        Transcript.read(masked_folder)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json as json_format
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.table import Table
 
+from fedspan.cli.audit_sums import audit_of_sums, figure, names_of, show_sums
+from fedspan.cli.audit_truth import TrueGrams, check_finished, check_rows, published
 from fedspan.cli.fit import check_unchanged, run_into
 from fedspan.cli.output import (
     Json,
@@ -25,19 +26,17 @@ from fedspan.cli.output import (
     say_exactly,
     watching_steps,
 )
-from fedspan.cli.runs import COPY, MODEL, SUMMARY, folder_name, folder_to_start, privacy_warnings
+from fedspan.cli.runs import COPY, folder_name, folder_to_start, privacy_warnings
 from fedspan.data import Source
-from fedspan.data.prepared import Prepared
 from fedspan.encoding import Array, write_atomically
-from fedspan.errors import ConfigurationError, DataError, ResumeError
-from fedspan.model_file import read_model
+from fedspan.errors import ConfigurationError
 from fedspan.privacy.audit import ATTACKS, Audit, SiteAudit
 from fedspan.privacy.audit import audit as audit_transcript
 from fedspan.privacy.audit.epsilon import EmpiricalEpsilon, empirical_epsilon
+from fedspan.privacy.audit.sums import SumsAudit
 from fedspan.privacy.gaussian import Bounds, GaussianPrivacy
 from fedspan.privacy.guarantee import TESTING
 from fedspan.privacy.transcript import Transcript
-from fedspan.sites import DurableMemory, is_folder_name, rows_digest
 from fedspan.solvers import ModSulq, Solver, StreamingModSulq
 from fedspan.study_file import StudyFile, load_study
 
@@ -62,6 +61,9 @@ def audit(
     runs: Annotated[
         int, typer.Option(help="Runs for the empirical epsilon of a private study (0: leave it out).")
     ] = 500,
+    colluding: Annotated[
+        str, typer.Option(help="Sites that show the coordinator all they know, where sums are secure.", metavar="A,B")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Measure what a coordinator could learn of each site's data from a study's releases."""
@@ -78,10 +80,9 @@ def audit(
     sources = described.open_sources()
     grams = TrueGrams(sources, transcript)
     if run is not None:
-        _check_finished(run)
-        _check_rows(run, {name: sources[name] for name in grams})
-    with watching_steps(f"audit of {described.name}", len(transcript.sites)) as begin:
-        found = audit_transcript(transcript, grams, _published(kept), known, seed=described.seed, on_site=begin)
+        check_finished(run)
+        check_rows(run, {name: sources[name] for name in grams})
+    found = _found(described, transcript, sources, grams, published(kept), known, names_of(colluding))
     out = kept if run is None or folder is None else folder
     empirical = empirical_of(described, found.features, runs) if runs and _is_audited(described.privacy) else None
     files = _write(out, described.name, found)
@@ -91,10 +92,34 @@ def audit(
             "empirical": None if empirical is None else asdict(empirical), **found.to_dict(),
         })  # fmt: skip
         return
-    show_audit(described.name, found)
+    if isinstance(found, SumsAudit):
+        show_sums(described.name, found)
+    else:
+        show_audit(described.name, found)
     if described.privacy is not None and runs:
         say("", *_privacy_words(described.privacy, empirical))
     say_exactly("", f"Kept in {', '.join(files.values())}")
+
+
+def _found(
+    described: StudyFile,
+    transcript: Transcript,
+    sources: Mapping[str, Source],
+    grams: TrueGrams,
+    result: Array | None,
+    known: int | None,
+    colluding: list[str],
+) -> Audit | SumsAudit:
+    """Attack what the coordinator saw: single replies, or secure sums."""
+    if not transcript.sums and colluding:
+        raise ConfigurationError(
+            "--colluding is about secure sums, and in this run the coordinator saw each site's replies; leave it out"
+        )
+    steps = len(transcript.sites) + (1 if transcript.sums else 0) + bool(colluding)
+    with watching_steps(f"audit of {described.name}", steps) as begin:
+        if transcript.sums:
+            return audit_of_sums(described, transcript, sources, grams, result, known, colluding, begin)
+        return audit_transcript(transcript, grams, result, known, seed=described.seed, on_site=begin)
 
 
 def _warned(privacy: GaussianPrivacy | None, *, new: bool, runs: int) -> list[str]:
@@ -116,14 +141,17 @@ def empirical_of(described: StudyFile, features: int, runs: int) -> EmpiricalEps
     """Return an empirical lower bound on epsilon for a study's mechanism, on tiny worst-case neighbours.
 
     At epsilon 8 and delta 0.01: a few hundred runs can tell something there, and the code that adds noise is the same.
+    Where fewer sites' noise is counted on than there are, one of three sites colludes, and takes its own part off.
     """
     given = described.privacy
     assert given is not None
     norm = given.row_norm
     if isinstance(norm, Bounds):
         norm = given.row_bounds(features, centred=True, scaled=False).norm
-    terms = replace(given, epsilon=8.0, delta=1e-2, row_norm=norm, honest=None, testing_seed=None)
-    return empirical_epsilon(terms, _audited_as(described.solver), runs, seed=None)
+    colluding = int(given.trust == "distributed" and given.honest is not None)
+    honest = 2 if colluding else None
+    terms = replace(given, epsilon=8.0, delta=1e-2, row_norm=norm, honest=honest, testing_seed=None)
+    return empirical_epsilon(terms, _audited_as(described.solver), runs, seed=None, colluding=colluding)
 
 
 def _audited_as(solver: str | Solver) -> str | Solver:
@@ -163,77 +191,6 @@ def _run_now(described: StudyFile, study: Path, folder: Path | None) -> Path:
     return chosen
 
 
-def _check_finished(run: Path) -> None:
-    """Say where a run is not over, or may not be: one that `fedspan fit` did not make writes no summary."""
-    if not (run / SUMMARY).exists():
-        state = "the run did not finish" if (run / COPY).exists() else f"no {SUMMARY} tells whether the run finished"
-        note(f"Note: {state}: verdicts are about the rounds so far.")
-
-
-def _check_rows(run: Path, sources: Mapping[str, Source]) -> None:
-    """Refuse other rows than those whose digest a site's memory keeps; say where there is none."""
-    unsure = []
-    for name, source in sources.items():
-        folder = run / "sites" / name
-        if not is_folder_name(name) or not (folder / "memory").exists():
-            unsure.append(name)
-            continue
-        try:
-            DurableMemory(folder, rows_digest(name, source))
-        except ResumeError as cause:
-            raise DataError(
-                f"site {name!r} has other data than when the run was made (other rows, columns or weights), so guesses "
-                f"cannot be scored against it; restore it, or audit a new run"
-            ) from cause
-    if unsure:
-        note(
-            f"Note: {run} keeps no memory of {', '.join(unsure)}, so it cannot be verified that the data there is "
-            f"the run's; only its sum of squares is compared."
-        )
-
-
-def _published(folder: Path) -> Array | None:
-    """Return the basis that a run published, where the folder holds its model."""
-    if not (folder / MODEL).exists():
-        note(f"{folder} holds no {MODEL}, so there is no attack from outside")
-        return None
-    return np.asarray(read_model(folder / MODEL)[1]["components_"], dtype=float).T
-
-
-class TrueGrams(Mapping[str, Array]):
-    """Each site's A_i'A_i as the run prepared its rows, computed when asked for. Only scoring uses it."""
-
-    def __init__(self, sources: Mapping[str, Source], transcript: Transcript) -> None:
-        self._sources, self._names = sources, transcript.sites
-        for name in self._names:
-            if name not in sources:
-                raise ConfigurationError(f"the run has a site {name!r} and the study has none of that name")
-        self._prepared = next((seen for seen in transcript.rounds if seen.step == "data.prepare"), None)
-
-    def __getitem__(self, site: str) -> Array:
-        """Return a site's Gram matrix; refuse data that is not what the run saw."""
-        if self._prepared is None:
-            raise ConfigurationError("the transcript has no data.prepare round: it stopped before the first release")
-        gram = Prepared(self._sources[site], self._prepared.message).gram()
-        if "privacy" in self._prepared.message:  # clipped and noised: nothing to compare with
-            return gram
-        told, now = float(self._prepared.replies[site]), float(np.trace(gram))
-        if abs(told - now) > 1e-4 * max(abs(told), abs(now)):
-            raise DataError(
-                f"site {site!r} has other data than when the run was made (its sum of squares was {told:.6g} and is "
-                f"{now:.6g}), so guesses cannot be scored against it; restore it, or audit a new run"
-            )
-        return gram
-
-    def __iter__(self) -> Iterator[str]:
-        """The sites that released anything."""
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        """How many they are."""
-        return len(self._names)
-
-
 # ---- for people ------------------------------------------------------------------------------------
 
 
@@ -264,23 +221,20 @@ def _table(found: Audit) -> Table:
     for row in found.table():
         if row["site"] in shown:
             site = "" if row["site"] == before else row["site"]
-            table.add_row(site, row["attack"], _figure(row["last"]), _figure(row["least"]), str(row["round"]))
+            table.add_row(site, row["attack"], figure(row["last"]), figure(row["least"]), str(row["round"]))
             before = row["site"]
     if len(worst) > _SHOWN:
         table.caption = f"the {_SHOWN} sites that are reconstructed best; {len(worst) - _SHOWN} more in {REPORT}"
     return table
 
 
-def _figure(error: float) -> str:
-    return f"{error:.3f}" if 1e-3 <= error < 1000 else f"{error:.0e}"
-
-
-def _write(folder: Path, name: str, found: Audit) -> dict[str, str]:
+def _write(folder: Path, name: str, found: Audit | SumsAudit) -> dict[str, str]:
     """Write the report and, where matplotlib is installed, the picture."""
     text = json_format.dumps({"name": name, **found.to_dict()}, indent=1)
     write_atomically(folder / REPORT, (text + "\n").encode())
     files = {"report": str(folder / REPORT)}
-    panels = [_panel(site) for site in _worst(found)[:_PANELS]]
+    worst = [some for some in (found.whole, found.rest) if some] if isinstance(found, SumsAudit) else _worst(found)
+    panels = [_panel(site) for site in worst[:_PANELS] if site.curves]
     try:
         from fedspan.cli.plots import write_curves
     except ImportError:

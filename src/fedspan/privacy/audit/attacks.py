@@ -28,6 +28,8 @@ ATTACKS = (PUBLISHED, SYMMETRIC, NYSTROEM, INFORMED, SIMULATION)
 """A curious coordinator takes every release for G Z (Prop. 2); an informed one knows what the solver says it is; a
 simulating one runs the site's own code on its guess (small matrices only, and only where releases are masked)."""
 
+OWN, WHOLE = "A_i'A_i", "A'A"
+"""How a site's matrix is written, and the sum of several."""
 _ROUNDING = 8.0  # what a product loses, in rounding units of the site's numbers
 _LEARNT = 1e-6  # an image known to this share of G counts as learnt
 _ALL_ROUNDS, _WIDER = 8, 1.25  # so many rounds of FAPS are attacked one by one, later ones at ever wider steps
@@ -43,9 +45,16 @@ class Guess(NamedTuple):
 
 
 class Attacks:
-    """Everything a coordinator can make of one site's releases."""
+    """Everything a coordinator can make of one site's releases.
 
-    def __init__(self, transcript: Transcript, site: str) -> None:
+    ``summed``: they are sums of several sites' replies, which say of the sum of their matrices what a reply says of
+    one, but for what is no linear function of it: no site's own code made them.
+    """
+
+    def __init__(self, transcript: Transcript, site: str, *, summed: bool = False) -> None:
+        self._summed = summed
+        self.matrix = WHOLE if summed else OWN
+        """How the attacked matrix is written."""
         self._releases = [(seen, reply) for seen, reply in transcript.releases(site) if not seen.setup]
         self._set_up = max((seen.round for seen, _ in transcript.releases(site) if seen.setup), default=-1)
         self.setup = read_setup(transcript, site)
@@ -84,13 +93,18 @@ class Attacks:
             due = at + 1 if at < _ALL_ROUNDS else _WIDER * at
             others = [e for e in self.others if e.deviation < 1]
             yield Guess(seen.round, INFORMED, partial(informed_guess, self.setup, products, others))
-        if self.masked and self.setup.features <= FEATURES:
+        if self.simulates and self.setup.features <= FEATURES:
             yield Guess(self._releases[-1][0].round, SIMULATION, self._simulate)
 
     @property
     def masked(self) -> bool:
         """Whether some release was a function of G that is not linear, so that only a simulation uses all of it."""
         return self.claimed is not self.products
+
+    @property
+    def simulates(self) -> bool:
+        """Whether a simulation would use more than the other attacks do."""
+        return self.masked and not self._summed
 
     def _simulate(self) -> Array:
         others = [e for e in self.others if e.deviation < 1]
@@ -105,6 +119,8 @@ class Attacks:
                 self.products = self.claimed if same else self.products.fold(equation.z, equation.value)
             case "claimed":
                 self.claimed = self.claimed.fold(equation.z, equation.value)
+            case "near" if self._summed:
+                pass  # one site's subspace; a sum of such releases has none
             case "near":
                 self.products = self.products.fold(equation.z, equation.value, equation.deviation)
                 self.near += 1
@@ -142,16 +158,20 @@ class Attacks:
             (sum(e.exact for e in crosses if e.beta is not None), "(I - ZZ')A_i'A_i Z for {} of the bases Z"),
             (inner, "tr(Z'A_i'A_i Z) for {} bases Z"),
         ]
-        return [words.format(f"{int(count):,}") for count, words in said if count]
+        return [words.format(f"{int(count):,}").replace(OWN, self.matrix) for count, words in said if count]
 
     def besides(self) -> list[str]:
         """Return in words what is learnt besides numbers of G, or only nearly."""
         blocks = [e for e in self.others if e.kind == "cross" and e.beta is not None and not e.exact]
         near = sum(e.deviation < _NEAR for e in blocks)
+        penalty = "the sum of all beta_i, and from the first one that of all ||A_i||^2"
         said = [
             (self.near, f"its own leading subspace, nearly, from each of {self.near:,} releases"),
             (near, f"(I - ZZ')A_i'A_i Z, nearly, for {near:,} more"),
-            (self.norm is not None, "beta_i, and from the first one ||A_i||^2"),
-            (self.setup.sums is not None, "its rows and column means"),
+            (self.norm is not None, penalty if self._summed else "beta_i, and from the first one ||A_i||^2"),
+            (
+                self.setup.sums is not None,
+                "their rows and column means" if self._summed else "its rows and column means",
+            ),
         ]
-        return [words for count, words in said if count]
+        return [words.replace(OWN, self.matrix) for count, words in said if count]

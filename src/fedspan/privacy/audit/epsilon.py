@@ -6,8 +6,9 @@
 
 A case is two neighbouring data sets and the questions of a hostile coordinator. Real sites with their real policies
 answer them, each run with noise of its own; the attacker sees the reply (``trust="local"``), the sum
-(``"distributed"``), or the sum after the coordinator's noise (``"central"``). His score is the log-likelihood ratio:
-the inner product of all he saw with the difference that he knows, over the noise's variance. No test is stronger.
+(``"distributed"``, less what colluding sites put in), or the sum after the coordinator's noise (``"central"``). His
+score is the log-likelihood ratio: the inner product of all he saw with the difference that he knows, over the noise's
+variance. No test is stronger.
 
 Variances and a threshold are found on one half of the runs; the other half bounds the two error rates by Clopper and
 Pearson, at (1 - confidence) / 2 each. What fedspan certifies is mu-Gaussian DP, so by the trade-off that this allows,
@@ -249,7 +250,7 @@ class Attack:
         else:
             solve = numbered(solve)
         twice = self._twice if noisy and privacy.trust != "central" else None  # an outsider asks nothing
-        values = drive(solve, lambda question: _execute(sites, question, twice, central=central))
+        values = drive(solve, lambda question: _execute(self.case, sites, question, twice, central=central))
         return [self.case.read(question, value) for question, value in zip(self.case.rounds, values, strict=True)]
 
     def _ledger(self, name: str) -> Ledger:
@@ -305,11 +306,13 @@ class Twice:
         return (value + again) / 2
 
 
-def _execute(sites: list[Site], question: Round, twice: Twice | None, *, central: bool) -> Outcome:
-    """Ask every site; add the coordinator's noise where it is trusted with that."""
+def _execute(case: Case, sites: list[Site], question: Round, twice: Twice | None, *, central: bool) -> Outcome:
+    """Ask every site, add up those that the attacker knows not; add a coordinator's noise where it is trusted."""
     collector = question.reduce.collector(False)
     for site in sites:
         value: Any = answer(site, question).value
+        if site.id in case.colluding:
+            continue
         collector.add(site.id, value if twice is None else twice(site, question, value), 1.0, 1)
     value = collector.result()
     if central:

@@ -44,6 +44,8 @@ class Case:
     features: int
     charged: str = _TARGET
     """Whose ledger says what a run costs."""
+    colluding: tuple[str, ...] = ()
+    """Sites that show the attacker all they know: he takes their own part off each sum."""
 
     def read(self, question: Round, value: Any) -> dict[str, Any]:
         """Return a round's value as parts by name ("": there is but one)."""
@@ -59,6 +61,7 @@ def worst_case(
     *,
     features: int = 4,
     sites: int | None = None,
+    colluding: int = 0,
     center: bool | None = None,
     scale: bool = False,
     missing: str = "error",
@@ -68,13 +71,16 @@ def worst_case(
     """Return the worst case of a study: as `private_solver` and the set-up would make it, asked by a hostile hand.
 
     ``sites`` is by default 1 (3 where noise is split), ``center`` true where neighbours are rows and not normalised by
-    degree. With ``setup_only`` the case ends with the set-up releases, and rows are the worst for them.
+    degree. ``colluding`` of the sites help the attacker; what holds then is for a ``privacy`` whose ``honest`` counts
+    on the others only. With ``setup_only`` the case ends with the set-up releases, and rows are the worst for them.
     """
     by_degree = normalise == "degree"
     if features < 2 or features & (features - 1):
         raise ConfigurationError(f"features is a power of two, at least 2; got {features}")
     of_rows = privacy.relation in ("row", "row-replace")
     count = sites or (3 if privacy.trust == "distributed" else 1)
+    if not 0 <= colluding < count:
+        raise ConfigurationError(f"colluding is a number of sites, fewer than the {count} there are; got {colluding}")
     chosen = private_solver(solver, privacy, features, 1, 100.0, count)
     if isinstance(chosen, StreamingModSulq):
         raise ConfigurationError(
@@ -95,7 +101,9 @@ def worst_case(
         many = _MANY if isinstance(chosen, ModSulq) else 0
         pair = _furthest(privacy, features, many, opposite=setup_only, counts=by_degree)
     others: dict[str, Source] = {f"site {i}": _others(privacy, features) for i in range(1, count)}
-    return Case(privacy, asked, ({_TARGET: pair[0], **others}, {_TARGET: pair[1], **others}), features)
+    helpers = tuple(list(others)[len(others) - colluding :])
+    worlds = {_TARGET: pair[0], **others}, {_TARGET: pair[1], **others}
+    return Case(privacy, asked, worlds, features, colluding=helpers)
 
 
 # ---- questions -------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedspan.encoding import Array
 from fedspan.errors import ConfigurationError, nearest
-from fedspan.privacy.audit.attacks import ATTACKS, Attacks
+from fedspan.privacy.audit.attacks import ATTACKS, OWN, Attacks
 from fedspan.privacy.audit.equations import count_features
 from fedspan.privacy.audit.external import External, attack_from_outside
 from fedspan.privacy.audit.scoring import ALL, Curve, score
@@ -55,6 +55,8 @@ class SiteAudit:
     """An attack that would use more of the releases, and was not made."""
     noised: bool = False
     """Whether the site added noise, so that no equation is exact."""
+    matrix: str = OWN
+    """How the matrix is written that was attacked: a site's, or that of several together."""
 
     @property
     def strongest(self) -> tuple[str, Curve] | None:
@@ -67,7 +69,7 @@ class SiteAudit:
         text = f"{self.site}: {self._reconstructed()}"
         if self.untried:
             text += f"; {self.untried}"
-        if self.penalties:
+        if self.penalties and self.matrix == OWN:
             text += "; FAPS is not private: it needs noise or masks"
         if self.unread:
             text += f"; NOT audited: releases of {', '.join(sorted(set(self.unread)))}"
@@ -78,12 +80,12 @@ class SiteAudit:
         if self.learnt_numbers == self.numbers:
             share = f"all {self.numbers:,} numbers"
         if self.strongest is None:
-            return f"{share} of A_i'A_i {self._follow} {self._what()}; guesses of the rest were not scored"
+            return f"{share} of {self.matrix} {self._follow} {self._what()}; guesses of the rest were not scored"
         attack, curve = self.strongest
         by = f"by round {curve.least_round} ({attack})"
         if curve.least <= ALL:
-            return f"A_i'A_i reconstructed to {curve.least:.0e} {by}; all {self.numbers:,} numbers are learnt"
-        done = f"A_i'A_i reconstructed with a relative error of {curve.least:.2g} {by}"
+            return f"{self.matrix} reconstructed to {curve.least:.0e} {by}; all {self.numbers:,} numbers are learnt"
+        done = f"{self.matrix} reconstructed with a relative error of {curve.least:.2g} {by}"
         return f"{done}; {share} {self._follow} {self._what()}"
 
     @property
@@ -178,15 +180,19 @@ def audit(
     >>> found.sites["berlin"].learnt_numbers, found.sites["berlin"].numbers
     (7, 10)
     """
+    if transcript.sums:
+        raise ConfigurationError(
+            "the coordinator saw secure sums of this run, and no site's own replies; audit it with audit_sums"
+        )
     features = count_features(transcript)
-    _check(transcript, features, truth, result)
+    check(transcript.sites, features, truth, result)
     pooled = np.zeros((features, features)) if truth is not None and result is not None else None
     sites = {}
     for site in transcript.sites:
         if on_site is not None:
             on_site(site)
         gram = None if truth is None else np.asarray(truth[site], dtype=float)
-        sites[site] = _audit_site(transcript, site, gram)
+        sites[site] = audit_site(Attacks(transcript, site), site, gram)
         if pooled is not None and gram is not None:
             pooled += gram
     external = None
@@ -195,11 +201,11 @@ def audit(
     return Audit(features, sites, external)
 
 
-def _audit_site(transcript: Transcript, site: str, gram: Array | None) -> SiteAudit:
-    attacks = Attacks(transcript, site)
-    if gram is not None and gram.shape != (attacks.setup.features, attacks.setup.features):
-        d = attacks.setup.features
-        raise ConfigurationError(f"site {site!r}: its Gram matrix is {d} x {d}, but the truth given is {gram.shape}")
+def audit_site(attacks: Attacks, label: str, gram: Array | None) -> SiteAudit:
+    """Make all attacks on one site's releases; score them where its matrix is given."""
+    d = attacks.setup.features
+    if gram is not None and gram.shape != (d, d):
+        raise ConfigurationError(f"site {label!r}: its Gram matrix is {d} x {d}, but the truth given is {gram.shape}")
     curves = {}
     if gram is not None:
         scored = score(attacks.guesses(), gram)
@@ -207,17 +213,16 @@ def _audit_site(transcript: Transcript, site: str, gram: Array | None) -> SiteAu
     else:
         for _ in attacks.guesses():
             pass
-    d = attacks.setup.features
     return SiteAudit(
-        site, curves, d * (d + 1) // 2, attacks.count_learnt(), attacks.learnt(), attacks.besides(),
+        label, curves, d * (d + 1) // 2, attacks.count_learnt(), attacks.learnt(), attacks.besides(),
         [Penalty(e.round, e.beta, e.deviation) for e in attacks.others if e.beta is not None], attacks.norm,
-        _norm_error(attacks.norm, gram), attacks.unread, _untried(attacks),
-        attacks.setup.noised,
+        _norm_error(attacks.norm, gram) if attacks.matrix == OWN else None, attacks.unread, _untried(attacks),
+        attacks.setup.noised, attacks.matrix,
     )  # fmt: skip
 
 
 def _untried(attacks: Attacks) -> str:
-    if not attacks.masked or attacks.setup.features <= FEATURES:
+    if not attacks.simulates or attacks.setup.features <= FEATURES:
         return ""
     return f"NOT tried beyond {FEATURES} features: running the site's own code, which gives small matrices away whole"
 
@@ -229,19 +234,20 @@ def _norm_error(read: float | None, gram: Array | None) -> float | None:
     return abs(read - norm) / norm if norm > 0 else 0.0
 
 
-def _check(transcript: Transcript, d: int, truth: Mapping[str, Array] | None, result: Array | None) -> None:
+def check(sites: Sequence[str], d: int, truth: Mapping[str, Array] | None, result: Array | None) -> None:
+    """Refuse what an audit cannot do, and a truth or a result of another run."""
     if 8 * d * d > _MOST_BYTES:
         raise ConfigurationError(
             f"an audit forms {d:,} x {d:,} matrices, which for {d:,} features take {8 * d * d / 1e9:.1f} GB each; it "
             f"goes up to {int((_MOST_BYTES / 8) ** 0.5):,} features: audit the study on some of its columns"
         )
     if truth is not None:
-        for site in transcript.sites:
+        for site in sites:
             if site not in truth:
                 raise ConfigurationError(f"the truth has no Gram matrix for site {site!r}; {nearest(site, truth)}")
         for site in truth:
-            if site not in transcript.sites:
-                hint = nearest(site, transcript.sites)
+            if site not in sites:
+                hint = nearest(site, sites)
                 raise ConfigurationError(f"the truth names site {site!r}, which released nothing; {hint}")
     if result is not None and (np.ndim(result) != 2 or len(result) != d):
         raise ConfigurationError(f"result is the published basis, {d} rows by k columns; got shape {np.shape(result)}")
