@@ -19,6 +19,7 @@ NAMES = (
     "privacy",
     "privacy-rivals",
     "privacy-audit",
+    "secure",
     "streaming",
     "representation-linear",
     "representation-pca",

@@ -14,12 +14,16 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks.report import figure, finish, need
+from fedspan.cohort import Cohort
 from fedspan.data import Preparation, open_source, partition
 from fedspan.datasets import geometric_spectrum
 from fedspan.metrics import kkt_violation
 from fedspan.privacy.audit import Audit, audit
+from fedspan.privacy.audit.sums import SumsAudit, audit_sums
+from fedspan.privacy.audit.views import replayed
 from fedspan.privacy.transcript import Transcript
 from fedspan.run import Study, run
+from fedspan.sites import open_sites
 from fedspan.solvers import FAPS, NAMES, SOLVERS, BlockKrylov, Power, make
 
 ENOUGH = 1e-5
@@ -110,6 +114,54 @@ def every_solver() -> None:
             sys.stdout.write(f"{found.external.verdict}\n")
 
 
+def recorded_sums(study: Study, sites: dict[str, np.ndarray]) -> tuple[Transcript, Transcript, dict[str, np.ndarray]]:
+    """Run a study of secure sums; return its transcript, that of the same rounds without masks, and the truth."""
+    sources = {name: open_source(rows) for name, rows in sites.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        run(study, sources, folder=Path(folder), record="transcript")
+        transcript = Transcript.read(Path(folder))
+    mean = np.vstack(list(sites.values())).mean(axis=0)
+    truth = {name: (rows - mean).T @ (rows - mean) for name, rows in sites.items()}
+    return transcript, replayed(transcript, open_sites(sources, seed=0)), truth
+
+
+def secure_sums() -> None:
+    """The digits again, under secure sums, with none, half and all but one of the sites colluding.
+
+    Errors of single sites are of the best multiple of a guess. The last line has other sites in every sum.
+    """
+    images = load_digits().data
+    sites = partition.split(images, partition.even(len(images), 10))
+    sys.stdout.write("\ndigits, 10 even sites, 10 components, secure sums: errors for single sites\n")
+    columns = "{:<18} {:>9} {:>8} {:>15} {:>15} {:>20} {:>15} {:>21}\n"
+    titles = ("solver", "colluding", "the sum", "masked replies", "random numbers", "from the sums")
+    sys.stdout.write(columns.format(*titles, "from the others", "without masks"))
+    gains: list[float] = []
+    for name in ("covariance", "krylov", "power", "fedpower", "faps"):
+        transcript, plain, truth = recorded_sums(Study(n_components=10, solver=make(name), secure=True), sites)
+        for count in (0, 5, 9):
+            found = audit_sums(transcript, truth, unmasked=plain, colluding=sorted(sites)[:count])
+            line_of(columns, name, found)
+            if count < 9:
+                gains += [site.random - site.masked for site in found.sites.values()]
+    study = Study(n_components=10, solver=Power(rounds=40, tol=0.0), secure=True, cohort=Cohort(first=9))
+    transcript, plain, truth = recorded_sums(study, sites)
+    line_of(columns, "power, 9 in a sum", audit_sums(transcript, truth, unmasked=plain))
+    figure("by how much masked replies guess a site better than random numbers do, at most", max(gains), 0.02)
+
+
+def line_of(columns: str, name: str, found: SumsAudit) -> None:
+    """Print one line: least and largest error of the sites that do not collude."""
+    whole = found.whole if found.rest is None else found.rest
+    rows = found.table()
+    cells = []
+    for column in ("masked", "random", "guess", "others", "plain"):
+        errors = [row[column] for row in rows if row[column] is not None]
+        cells.append(f"{min(errors):.3g} to {max(errors):.3g}" if errors else "")
+    sys.stdout.write(columns.format(name, len(found.colluding), f"{whole.strongest[1].least:.1g}", *cells))
+    sys.stdout.flush()
+
+
 def images() -> None:
     """MNIST: 784 features, so that most of the matrix is never asked about."""
     X = need("mnist").X / 255.0
@@ -129,6 +181,7 @@ def main() -> None:
     figure_one("(23), n = 200, m = 2000, p = 20", geometric_spectrum(2000, 200, xi=1.01), 20)
     fast_decay()
     every_solver()
+    secure_sums()
     images()
     finish()
 

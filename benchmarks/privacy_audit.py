@@ -104,8 +104,8 @@ def layers(solve: Solve[Any], releases: Releases) -> Solve[Any]:
 def _scales(change: Callable[[Any, int], Any]) -> AbstractContextManager[Any]:
     true = fedspan.privacy.releases.tight_scale
 
-    def wrong(sensitivity: float, mu: float, parts: int, size: int, sites: int, *more: Any) -> Any:
-        return change(true(sensitivity, mu, parts, size, sites, *more), sites)
+    def wrong(sensitivity: float, mu: float, parts: int, size: int, sites: int, *others: Any) -> Any:
+        return change(true(sensitivity, mu, parts, size, sites, *others), sites)
 
     return patch.object(fedspan.privacy.releases, "tight_scale", wrong)
 

@@ -21,6 +21,7 @@ from fedspan.privacy import GaussianPrivacy, published
 from fedspan.privacy.gaussian import Bounds
 from fedspan.privacy.ledger import Ledger
 from fedspan.privacy.secret import KEY
+from fedspan.privacy.terms import check_terms
 from fedspan.rounds import Cohort
 from fedspan.run import Study, run
 from fedspan.sites import LEDGER
@@ -387,16 +388,21 @@ def test_the_wire_gives_what_one_process_gives(trust, solver):
 
 @pytest.mark.parametrize("trust", TRUSTS)
 def test_partial_cohorts_release_their_rows_with_noise(trust):
-    privacy = private(trust=trust, honest=2 if trust == "distributed" else None)
-    model = FederatedPCA(2, solver=Power(rounds=3), privacy=privacy, participation=Cohort(fraction=2 / 3)).fit(data())
+    shared = trust == "distributed"
+    arrays, part = (data(sites=6), 5 / 6) if shared else (data(), 2 / 3)  # a masked sum is of most sites
+    privacy = private(trust=trust, honest=4 if shared else None)
+    model = FederatedPCA(2, solver=Power(rounds=3), privacy=privacy, participation=Cohort(fraction=part)).fit(arrays)
     names = {r["release"] for r in model.privacy_spent_["releases"]}
     assert {"product", "rows"} == {part for name in names for part in name.split("+")} - {"weight", "sums", "total"}
     assert model.privacy_spent_["spent_epsilon"] <= 2.0 * (1 + 1e-9)
 
 
-def test_split_noise_with_too_few_answers_is_refused():
+@pytest.mark.parametrize(("sites", "part"), [(6, 5 / 6), (20, 0.8)])
+def test_split_noise_with_too_few_answers_is_refused(sites, part):
+    with pytest.raises(ConfigurationError, match=f"a secure sum takes at least {sites} of {sites}"):
+        FederatedPCA(2, solver="power", privacy=private(trust="distributed"), participation=part).fit(data(sites=sites))
     with pytest.raises(ConfigurationError, match="may leave fewer"):
-        FederatedPCA(2, solver="power", privacy=private(trust="distributed"), participation=0.5).fit(data())
+        check_terms(private(trust="distributed"), Preparation(), Cohort(fraction=part), sites)
 
 
 def carried(trust, arrays):

@@ -92,7 +92,8 @@ class Study:
             return None
         rules = SecureSums() if self.secure is None else self.secure
         pool, drawn = sites if self.cohort.only is None else len(self.cohort.only), self.drawn(sites)
-        least = 0 if privacy is None or not shared else privacy.honest or sites
+        # Of those in a sum that noise was split for, so many are honest if all who collude are in it.
+        least = 0 if privacy is None or not shared else min(sites, (privacy.honest or sites) + rules.colluders(sites))
         # A sum that noise was split for must be the only one of its round: its quorum is of all sites.
         # Drawn with replacement, nobody knows how many different ones a round asks.
         asked = drawn if self.cohort.sample == "uniform" else min(FEWEST, drawn)

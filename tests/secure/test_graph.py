@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan.errors import ConfigurationError
-from fedspan.secure.graph import neighbours
+from fedspan.secure.graph import Circle, neighbours
 
 names = st.lists(st.text(min_size=1, max_size=5), unique=True, min_size=1, max_size=40)
 
@@ -69,3 +69,27 @@ def test_an_odd_k_is_fine_where_all_are_joined():
 def test_a_name_given_twice_is_refused():
     with pytest.raises(ConfigurationError, match="more than once: b"):
         neighbours(["a", "b", "c", "b"], b"", 2)
+
+
+@given(st.integers(3, 30), st.integers(1, 8), st.binary(max_size=4), st.sets(st.integers(0, 29)))
+def test_the_most_missing_in_a_row_are_counted_around_the_circle(n, half, seed, present):
+    names = [f"site-{i}" for i in range(n)]
+    circle = Circle(names, seed, 2 * half)
+    here = {names[i] for i in present if i < n}
+    places = [name not in here for name in circle._order]
+    rows = [sum(places[(start + step) % n] for step in range(min(half, n))) for start in range(n)]
+    assert circle.most_missing(here) == max(rows)
+
+
+@given(st.integers(0, 99), st.data())
+def test_where_fewer_than_half_of_k_in_a_row_are_missing_the_rest_are_connected(seed, data):
+    names, k = [f"site-{i}" for i in range(24)], 8
+    circle, graph = Circle(names, bytes([seed]), k), neighbours(names, bytes([seed]), k)
+    lost = data.draw(st.sets(st.sampled_from(names), max_size=22))
+    here = set(names) - lost
+    left = {name: [o for o in others if o in here] for name, others in graph.items() if name in here}
+    if circle.most_missing(here) < k // 2:
+        assert reached(left) == here
+    row = circle._order[3 : 3 + k // 2] + circle._order[15 : 15 + k // 2]
+    left = {name: [o for o in others if o not in row] for name, others in graph.items() if name not in row}
+    assert reached(left) != set(left)  # and where as many are, twice, they are not

@@ -227,10 +227,10 @@ class Aggregation:
                 continue
             if fits(name, secret):
                 for point in false:
-                    self._refuse(holders[point], f"its share of {name!r}'s secret is false")
+                    self._refuse(holders[point], f"its share of the secret of {name!r} is false")
                 return secret
         raise CohortError(
-            f"{self._about}: the shares of {name!r}'s secret do not give it back, as some are false{self._reasons()}"
+            f"{self._about}: some shares of the secret of {name!r} are false, and the rest do not give it back{self._reasons()}"
         )
 
     def _is_seed(self, name: str, secret: bytes) -> bool:

@@ -29,6 +29,7 @@ class KeyPair:
     def __init__(self, private: X25519PrivateKey) -> None:
         self._private = private
         self.public = private.public_key().public_bytes_raw()
+        self._exchanged: dict[bytes, bytes] = {}
 
     @classmethod
     def generate(cls) -> Self:
@@ -55,11 +56,17 @@ class KeyPair:
         >>> a.shared(b.public, b"mask") == b.shared(a.public, b"mask") != a.shared(b.public, b"box")
         True
         """
-        try:
-            exchanged = self._private.exchange(X25519PublicKey.from_public_bytes(other_public))
-        except (TypeError, ValueError) as cause:  # malformed, or of low order: what is exchanged would be known to all
-            raise ProtocolError(f"a public key is 32 bytes that a private key was drawn for ({cause})") from cause
-        return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(exchanged)
+        return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(self._exchange(other_public))
+
+    def _exchange(self, other_public: bytes) -> bytes:
+        """Return what two keys agree on, worked out once: a box there and one back are under the same."""
+        if other_public not in self._exchanged:
+            try:
+                exchanged = self._private.exchange(X25519PublicKey.from_public_bytes(other_public))
+            except (TypeError, ValueError) as cause:  # malformed, or of low order: all would know what comes of it
+                raise ProtocolError(f"a public key is 32 bytes that a private key was drawn for ({cause})") from cause
+            self._exchanged[other_public] = exchanged
+        return self._exchanged[other_public]
 
 
 def seal(key: bytes, plaintext: bytes, about: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,13 @@ def fields(message: Plain, *names: str) -> list[Any]:
         found = sorted(map(str, message)) if isinstance(message, dict) else type(message).__name__
         raise ProtocolError(f"a message has the fields {sorted(names)}, got {found!s:.200}")
     return [message[name] for name in names]
+
+
+def table(value: Any, what: str, keys: Collection[str]) -> dict[str, Any]:
+    """Return a dict of some of these keys."""
+    if not isinstance(value, dict) or not set(value) <= set(keys):
+        raise ProtocolError(f"{what} are a dict by {' or '.join(sorted(keys))}, got {shown(value)}")
+    return value
 
 
 def text(value: Any, what: str) -> str:

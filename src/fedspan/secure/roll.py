@@ -59,7 +59,11 @@ class Subject:
 
     def advert_text(self, name: str, mask: bytes, seal: bytes) -> bytes:
         """Return what a site signs to say that these are its keys."""
-        return encode(["fedspan keys 1", *self._plain, name, mask.hex(), seal.hex()])
+        return encode(["fedspan keys 1", self._digest, name, mask.hex(), seal.hex()])
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest(self._plain)
 
     @cached_property
     def _plain(self) -> list[object]:

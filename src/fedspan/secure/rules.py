@@ -88,6 +88,10 @@ class SecureSums:
         """Return the fewest sites that a sum over n sites is unmasked for."""
         return max(FEWEST, self.quorum(n), self.minimum or 0)
 
+    def colluders(self, n: int) -> int:
+        """Return how many of n sites may collude."""
+        return _ceil_part(self.colluding, n)
+
     def neighbours(self, n: int, of: int = 0) -> int:
         """Return k, with how many others each of n sites shares masks: n - 1, or an even number below it.
 

@@ -16,6 +16,7 @@ from fedspan.errors import ConfigurationError, ProtocolError
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
+_BETWEEN = 16  # steps of Horner's rule from one division to the next
 _LARGEST_POINT = 2**32  # small points keep the arithmetic short
 
 
@@ -71,10 +72,12 @@ def _read(share: bytes, point: int) -> int:
 
 
 def _value(coefficients: list[int], point: int) -> int:
-    """Return the polynomial's value by Horner's rule."""
+    """Return the polynomial's value by Horner's rule; small points leave most divisions to a few."""
     value = 0
-    for coefficient in coefficients:
-        value = (value * point + coefficient) % PRIME
+    for start in range(0, len(coefficients), _BETWEEN):
+        for coefficient in coefficients[start : start + _BETWEEN]:
+            value = value * point + coefficient
+        value %= PRIME
     return value
 
 

@@ -75,7 +75,7 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     if step is None or step.protocol or step.public:
         raise ProtocolError(f"there is no step {messages.shown(message['step'])} to be masked")
     inner = Round(step, message["message"], number=asked.number, parents=asked.parents, terms=asked.terms)
-    if _question(inner) != session.subject.question:
+    if inner.digest != session.subject.question:
         raise ProtocolError("the question is not the one that the keys were made for")
     times, mean = party.times(session, message["times"]), messages.flag(message["mean"], "whether it is a mean")
     bound = session.subject.kind == "bound"
@@ -94,13 +94,6 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     hidden = flat(values)
     session.hide(hidden, about)
     return {"masked": shaped(hidden, values), "exponents": exponents}
-
-
-def _question(inner: Round) -> str:
-    try:
-        return inner.digest
-    except (RecursionError, TypeError, ValueError) as cause:
-        raise ProtocolError(f"a question is plain data ({type(cause).__name__})") from cause
 
 
 def _state(site: Site, inner: Round) -> dict[str, Plain]:

@@ -58,8 +58,8 @@ class Unmasked:
         try:
             run, number, question, sums = messages.fields(decode(file.read_bytes()), "run", "round", "question", "sums")
             number, question = messages.whole(number, "a round"), messages.hexadecimal(question, "a question", 32)
-            kept = {kind: _sum(sums[kind]) for kind in KINDS if kind in sums}
-        except (FileError, LookupError, OSError, ProtocolError, TypeError, ValueError) as cause:
+            kept = {kind: _sum(found) for kind, found in messages.table(sums, "the sums", KINDS).items()}
+        except (FileError, OSError, ProtocolError) as cause:
             raise FileError(f"{file}: what this site released is unreadable ({cause}); start anew") from cause
         if run == self._run:
             self._round, self._question, self._sums = number, question, kept
