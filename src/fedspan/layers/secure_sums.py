@@ -73,7 +73,7 @@ class _Exchange:
         rounding = max(fixed_point.rounding_error(e, len(self._made.alive)) for e in used.values())
         return Outcome(
             self._value(parts), self._made.alive, self._up, self._down, clock=self._clock,
-            masked=self._masked(0.0 if self._terms.noised else rounding),
+            masked=self._masked(0.0 if self._terms.exact else rounding),
         )  # fmt: skip
 
     def _value(self, parts: dict[str, Any]) -> Plain:
