@@ -8,12 +8,16 @@ import pytest
 from fedspan import FederatedPCA
 from fedspan.data import Preparation, open_source
 from fedspan.engines import Gossip
+from fedspan.engines.gossip import Network
+from fedspan.engines.replies import Layout
 from fedspan.errors import ConfigurationError, PolicyError
 from fedspan.gossip_masks import PairMasks
 from fedspan.metrics import projection_distance
 from fedspan.privacy import GaussianPrivacy
+from fedspan.rounds import Reply
 from fedspan.run import Study, run
-from fedspan.secure.gopa import pair_deviation
+from fedspan.secure.gopa import PairKeys, pair_deviation
+from fedspan.sites import open_sites
 from fedspan.solvers import Covariance, Power
 from tests.conformance.solvers import PRIVATE, promise, rows_of, solve
 
@@ -83,6 +87,35 @@ def test_the_shares_of_noise_are_their_own_and_are_enough(sent):
     np.testing.assert_allclose(np.corrcoef(noise), np.eye(6), atol=0.08)
 
 
+def test_both_ends_of_a_link_take_the_larger_noise_of_the_two():
+    """Where nodes go on from their own sums, what their steps ask for may differ in the last digits."""
+    sources = {name: open_source(x) for name, x in rows_of(sizes=NODES).items()}
+    sites = open_sites(sources, seed=0, privacy=promise("distributed"), run="r")
+    for site, share in zip(sites, (1.0, 4.0, 1.0, 1.0, 1.0, 1.0), strict=True):
+        site.policy.releases.shares = {"product": share}
+    rows = np.zeros((6, 20_000))
+    hidden, _ = PairMasks(sites, "r")(3, RING.over(sources, 0), rows, Layout.of(Reply(rows[0])))
+    assert np.abs(hidden.sum(axis=0)).max() < 1e-6
+    pair = pair_deviation(1.0, 6, 6)
+    deviations = np.sqrt([16 + 1, 16 + 16, 16 + 1, 1 + 1, 1 + 1, 1 + 1]) * pair  # of a node's two links
+    np.testing.assert_allclose(hidden.std(axis=1), deviations, rtol=0.03)
+
+
+def test_keys_are_of_a_run(monkeypatch):
+    runs, make = [], PairKeys.__init__
+
+    def noting(self, name, run, testing_seed=None):
+        runs.append(run)
+        make(self, name, run, testing_seed)
+
+    monkeypatch.setattr(PairKeys, "__init__", noting)
+    for _ in range(2):
+        go()
+    assert len(set(runs[:6])) == len(set(runs[6:])) == 1
+    assert "" not in runs
+    assert runs[0] != runs[6]
+
+
 def test_every_sum_is_hidden_and_headers_are_not(sent):
     result = go(solver=Power(rounds=3), epsilon=3e3)
     steps = {record.round: record.step for record in result.history}
@@ -124,6 +157,9 @@ def test_the_guarantee_names_what_hides_a_node():
     )
     assert local.privacy.label == "certified"
     assert "nobody is trusted" in local.privacy.words.lower()
+    masked = go(law=None, testing_seed=None)
+    assert "GOPA" not in masked.privacy.words
+    assert masked.privacy.label == "certified"
 
 
 def test_an_estimator_takes_it():
@@ -163,12 +199,21 @@ def test_neighbours_take_back_the_noise_of_a_node_that_crashed(when, sent):
         assert len(own) == len(graph.names)
 
 
-def test_a_round_of_too_few_nodes_is_not_done(sent):
+def test_a_round_of_too_few_nodes_is_not_done(sent, monkeypatch):
+    asked, ask = [], Network.ask
+
+    def noting(self, name, question):
+        asked.append(question.number)
+        return ask(self, name, question)
+
+    monkeypatch.setattr(Network, "ask", noting)
     for when in (4, 4.5):
         sent.clear()
+        asked.clear()
         with pytest.raises(PolicyError, match=r"round 4: 5 nodes are left, and the noise is enough with 6"):
             go(Gossip(graph="ring", crashes={"cairo": when}), solver=Power(rounds=9))
         assert max(number for number, *_ in sent) == (3 if when == 4 else 4)
+        assert asked[-1] == (3 if when == 4 else 4)  # no site is charged for a round that is not done
 
 
 def test_the_masks_bytes_are_counted():

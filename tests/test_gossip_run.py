@@ -18,8 +18,10 @@ from fedspan.gossip_run import check_gossip
 from fedspan.linalg import Estimate, orth, ritz
 from fedspan.metrics import projection_distance
 from fedspan.privacy import GaussianPrivacy
+from fedspan.privacy.ledger import Ledger
 from fedspan.rounds import Cohort, Reply, Round, Solve, Sum, site_step
 from fedspan.run import Study, run
+from fedspan.sites import LEDGER
 from fedspan.solvers import (
     FAPS,
     NAMES,
@@ -142,9 +144,11 @@ def test_answers_that_have_nothing_in_common_are_an_error(uneven, monkeypatch):
 
 
 def test_a_tolerance_below_the_accuracy_is_raised_to_it():
-    result = go(BlockKrylov(tol=1e-12, oversampling=0), law=Gossip(graph="ring", accuracy=1e-5))
-    assert result.converged
-    assert projection_distance(result.estimate.basis, pooled(rows_of(sizes=NODES))[0]) < 1e-2
+    power = Power(rounds=400, tol=1e-12)
+    coarse, fine = (go(power, law=Gossip(graph="ring", accuracy=accuracy)) for accuracy in (1e-5, 1e-13))
+    assert coarse.converged
+    assert projection_distance(coarse.estimate.basis, pooled(rows_of(sizes=NODES))[0]) < 1e-2
+    assert coarse.rounds < fine.rounds / 2
 
 
 def test_every_node_drives_a_replica_of_its_own(uneven):
@@ -198,6 +202,11 @@ def test_solvers_that_go_different_ways_are_an_error(uneven, monkeypatch):
         go(Uneven(budgets=(3,)))
 
 
+def test_answers_of_unlike_ranks_are_apart():
+    assert gossip_run._apart(np.eye(3)[:, :2], np.eye(3)[:, :1]) == 1.0
+    assert gossip_run._apart(np.eye(3)[:, :2], np.eye(3)[:, 1::-1]) < 1e-15
+
+
 def test_a_rank_that_is_found_is_found_alike():
     result = go("krylov", n_components=0.9)
     assert {found.basis.shape for found in result.nodes.estimates.values()} == {result.estimate.basis.shape}
@@ -243,6 +252,26 @@ def test_a_crash_before_the_solver_begins_needs_no_new_beginning():
     assert [r.step for r in result.history].count("data.describe") == 1
     rest = np.vstack([*without(sites, "cairo").values()]) - np.vstack([*sites.values()]).mean(axis=0)
     assert projection_distance(result.estimate.basis, np.linalg.svd(rest, full_matrices=False)[2][:K].T) < 1e-8
+
+
+def test_it_begins_anew_from_its_last_estimate():
+    seen = []
+    law = Gossip(graph="ring", crashes={"cairo": 7})
+    go(FAPS(), law=law, watchers=[lambda record, estimate: seen.append((record.step, estimate))])
+    steps = [step for step, _ in seen]
+    again = steps.index("data.describe", 1)
+    before = [estimate for step, estimate in seen[:again] if step == "faps.consensus"][-1]
+    after = next(estimate for step, estimate in seen[again:] if step == "faps.consensus")
+    assert projection_distance(before, after) < 1e-12
+
+
+def test_a_crash_while_it_is_set_up_again_needs_no_third_beginning():
+    sites = rows_of(sizes=NODES)
+    result = go(KRYLOV, sites, law=Gossip(degree=5, crashes={"cairo": 4, "faro": 7}))
+    steps = [r.step for r in result.history]
+    assert steps.index("data.describe", 1) < 7 < steps.index("gram.multiply", 5)
+    assert steps.count("data.describe") == 2
+    assert sorted(result.nodes.estimates) == ["accra", "berlin", "delhi", "essen"]
 
 
 def test_one_crash_after_another_and_silent_links():
@@ -321,8 +350,19 @@ def test_local_trust_works_as_it_is():
     assert result.privacy.spent_epsilon == plain.privacy.spent_epsilon
 
 
+def test_a_budget_that_ends_stops_every_node_at_its_last_estimate(tmp_path):
+    private = GaussianPrivacy(3e5, 1e-3, row_norm=30.0, testing_seed=7)
+    with Ledger(tmp_path / "run" / "sites" / "cairo" / LEDGER, budget=0.6 * private.mu**2):
+        pass
+    result = go(Power(rounds=4), privacy=private, folder=tmp_path / "run")
+    assert "the budget of" in result.stopped
+    assert sorted(result.nodes.estimates) == sorted(NODES)
+    assert result.nodes.disagreement < 1e-12
+    assert result.estimate.basis.shape == (12, K)
+
+
 def test_a_private_solver_that_needs_the_same_sites_does_not_begin_anew():
     private = GaussianPrivacy(3e5, 1e-3, row_norm=30.0, testing_seed=7)
     krylov = BlockKrylov(rounds=4, oversampling=0)
-    with pytest.raises(PolicyError, match=r"cairo crashed, .* would release more"):
+    with pytest.raises(PolicyError, match=r"^cairo crashed, .* would release more"):
         go(krylov, privacy=private, law=Gossip(graph="ring", crashes={"cairo": 6}))

@@ -74,7 +74,7 @@ def test_the_study_on_the_page_on_secure_sums_is_one(ran):
     _, _, folder = ran
     study, rules, cohort = blocks("secure-sums", "toml")
     (folder / "wards.toml").write_text(study)
-    planned = " ".join(CliRunner().invoke(app, ["plan", "wards.toml"]).stdout.split())
+    planned = " ".join(CliRunner().invoke(app, ["plan", "wards.toml"], env={"COLUMNS": "120"}).stdout.split())
     shown = next(code for code in blocks("secure-sums", "console") if "fedspan plan" in code)
     for line in shown.split("...\n")[0].splitlines()[1:]:
         assert " ".join(line.split()) in planned

@@ -97,8 +97,8 @@ class Federation:
         if self._study.privacy is not None:
             lost = ", ".join(sorted(self._network.crashed))
             raise PolicyError(
-                f"round {question.number}: {lost} crashed, and this solver needs the same sites throughout; to begin "
-                f"anew would release more than was agreed: take private-power or covariance"
+                f"{lost} crashed, and this solver needs the same sites throughout; to begin anew would release more "
+                f"than was agreed: take private-power or covariance"
             )
         return question.estimate
 

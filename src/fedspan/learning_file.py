@@ -21,12 +21,6 @@ from fedspan.privacy import GaussianPrivacy
 from fedspan.rounds import Cohort
 from fedspan.solvers import Doubling
 from fedspan.study_file import (
-    COHORT,
-    KEYS,
-    LABELLED,
-    LABELLED_KEYS,
-    LAYOUT,
-    PRIVACY,
     SiteEntry,
     cohort_of,
     content_of,
@@ -37,6 +31,7 @@ from fedspan.study_file import (
     seed_of,
     sites_of,
 )
+from fedspan.study_schema import COHORT, KEYS, LABELLED, LABELLED_KEYS, LAYOUT, PRIVACY
 from fedspan.toml_tables import NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, Table, as_hinted, fitting, shown
 
 ESTIMATOR = "representation"

@@ -8,23 +8,21 @@ sizes of messages are scaled up, so that a plan for a million features is as qui
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedspan.data import Facts, Source
-from fedspan.data.clip import RowBounds
 from fedspan.data.preprocess import set_up
-from fedspan.data.source import Block
-from fedspan.encoding import Array, Plain, payload_bytes
+from fedspan.encoding import Plain, payload_bytes
 from fedspan.engines import InProcess
 from fedspan.layers import declared_bounds
+from fedspan.plan_stand_ins import Diagonal, Header, Priced
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.guarantee import Guarantee, guarantee
-from fedspan.privacy.policy import SitePolicy
 from fedspan.privacy.releases import Releases
 from fedspan.privacy.terms import check_terms, set_up_for, terms_of
 from fedspan.rounds import Gather, Mean, Merge, Reply, Round, Site, Solve, drive, numbered
@@ -131,7 +129,7 @@ def make_plan(study: Study, sources: Mapping[str, Source], *, coordinator: bool 
         check_terms(study.privacy, study.preparation, study.cohort, len(sources))
     masks = study.masks(len(sources)) if coordinator else None
     check_sums(study, study.solver)
-    engine = _Counting({name: _Header(source) for name, source in sources.items()}, study.seed, study.privacy, masks)
+    engine = _Counting({name: Header(source) for name, source in sources.items()}, study.seed, study.privacy, masks)
     if engine.releases is not None and engine.releases.privacy.trust == "distributed":
         engine.releases.pairwise = not coordinator
     facts, solver, k = drive(numbered(_rounds(study, engine)), engine)
@@ -210,92 +208,6 @@ def _triangle(d: int) -> int:
     return d * (d + 1) // 2
 
 
-class _Header(Source):
-    """A source of which only the outside is looked at; its one row is zero."""
-
-    pass_cost = 2.0  # not 1: the rows are not in memory, so nobody asks whether they are sparse
-
-    def __init__(self, source: Source) -> None:
-        self.shape, self.dtype, self.columns = source.shape, source.dtype, source.columns
-        self.symmetric, self.weights, self.site_weight = source.symmetric, None, source.site_weight
-
-    def blocks(self) -> Iterator[Block]:
-        yield np.zeros((1, self.shape[1]))
-
-    def gram_times(self, z: Array) -> Array:
-        return z
-
-    def trace(self) -> float:
-        return 1.0
-
-
-class _Diagonal(Source):
-    """Stands in for prepared rows: its Gram matrix is diagonal, of full rank, without large gaps."""
-
-    dtype = np.dtype(np.float64)
-
-    def __init__(self, rows: int, width: int, number: int) -> None:
-        self.shape, self._number = (rows, width), number
-        self.own_answer = False
-        """Set when a step looked at the rows, so that another site's answer differs from this one's."""
-
-    def blocks(self) -> Iterator[Block]:
-        raise NotImplementedError("a plan has no rows")
-
-    def gram_times(self, z: Array) -> Array:
-        return z * self._values[:, None]
-
-    def gram(self) -> Array:
-        return np.diag(self._values)
-
-    def times(self, v: Array, *, weighted: bool = False) -> Array:
-        self.own_answer = True
-        rng = np.random.default_rng(self._number)
-        return rng.standard_normal((min(self.shape[0], v.shape[1]), v.shape[1]))  # more rows: the same R factor
-
-    offset = None
-
-    @property
-    def cursor(self) -> _Diagonal:
-        """Rows, for solvers that stream them: no more than there are directions."""
-        self.own_answer = True
-        return self
-
-    def read(self, start: int, stop: int) -> Iterator[tuple[Array, None]]:
-        rng = np.random.default_rng(self._number)
-        yield rng.standard_normal((min(stop - start, self.shape[1]), self.shape[1])), None
-
-    def part(self, start: int, stop: int) -> _Diagonal:
-        return self
-
-    @cached_property
-    def _values(self) -> Array:
-        return np.linspace(2.0, 1.0, self.shape[1])
-
-
-class _Priced(SitePolicy):
-    """A site's policy on stand-ins: releases are charged, so that the plan can tell their price, but not noised."""
-
-    def noised(self, site: Site, parts: dict[str, Array], about: Array | None = None) -> dict[str, Array]:
-        assert site.asked is not None
-        self.releases.charge(site.asked, {name: np.shape(part) for name, part in parts.items()}, about)
-        return parts
-
-    def noising(
-        self, site: Site, name: str, shape: tuple[int, ...], data: Any, block: tuple[str, int] | None
-    ) -> Callable[[Array], Array]:
-        assert site.asked is not None
-        self.releases.charge(site.asked, {name: shape}, block=block)
-        return lambda piece: piece
-
-    def clipped(self, site: Site, release: Array) -> Array:
-        return release
-
-    def row_bounds(self, width: int, preparation: dict[str, Any], *, install: bool) -> RowBounds | None:
-        super().row_bounds(width, preparation, install=install)
-        return None  # a stand-in has no rows to clip
-
-
 class _Counting(InProcess):
     """The in-process engine on stand-ins, noting what each round sends.
 
@@ -312,9 +224,9 @@ class _Counting(InProcess):
         super().__init__([Site(name, source) for name, source in headers.items()], seed)
         self.headers = headers
         self.releases = None if privacy is None else Releases(privacy, run="plan", who="", sites=len(headers))
-        self._policy = None if self.releases is None else _Priced(self.releases)
+        self._policy = None if self.releases is None else Priced(self.releases)
         self.planned: list[PlannedRound] = []
-        self._data: dict[str, _Diagonal] = {}
+        self._data: dict[str, Diagonal] = {}
         self._swap: dict[int, int] = {}
         self._up: list[int] = []
         self._masks = masks
@@ -325,7 +237,7 @@ class _Counting(InProcess):
     def stand_in(self, width: int, swap: dict[int, int]) -> None:
         """From here on, sites hold matrices of this width; ``swap`` says as what lengths count."""
         sites = enumerate(self._sites.items())
-        self._data = {name: _Diagonal(site.source.shape[0], width, i) for i, (name, site) in sites}
+        self._data = {name: Diagonal(site.source.shape[0], width, i) for i, (name, site) in sites}
         self._swap = {small: large for small, large in swap.items() if small != large}
 
     def __call__(self, question: Round) -> Any:

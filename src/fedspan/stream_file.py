@@ -10,7 +10,6 @@ from fedspan.encoding import digest
 from fedspan.errors import ConfigurationError, nearest
 from fedspan.stream import StreamSettings, check_settings
 from fedspan.study_file import (
-    STREAM_KEYS,
     SiteEntry,
     content_of,
     prefixed,
@@ -21,6 +20,7 @@ from fedspan.study_file import (
     sites_of,
     tables_of,
 )
+from fedspan.study_schema import STREAM_KEYS
 from fedspan.toml_tables import FLAG, TABLE, TEXT, TEXTS, Kind, Table, as_hinted, shown
 
 MISSING = ("error", "mean", "skip")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspan.agreed_sums import agreed_sums, check_sums_only, drawn_of, secure_of
 from fedspan.data import Facts, Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array, digest
@@ -19,10 +20,9 @@ from fedspan.linalg import Estimate, canonical_signs, left_svd, orth, orth_again
 from fedspan.privacy.gaussian import GaussianPrivacy
 from fedspan.privacy.terms import coverable, private_solver, set_up_for, solver_noise, terms_of
 from fedspan.rounds import Cohort, Solve
-from fedspan.secure import FEWEST, SecureSums, SumTerms
+from fedspan.secure import SecureSums, SumTerms
 from fedspan.solvers import (
     NAMES,
-    SOLVERS,
     Covariance,
     PrivatePower,
     Problem,
@@ -78,55 +78,11 @@ class Study:
 
     def drawn(self, sites: int) -> int:
         """Return how many sites a round asks."""
-        pool = sites if self.cohort.only is None else len(self.cohort.only)
-        return pool if self.cohort.fraction == 1 else max(1, round(self.cohort.fraction * pool))
+        return drawn_of(self.cohort, sites)
 
     def masks(self, sites: int, run: str = "") -> SumTerms | None:
-        """Return what sites and coordinator agree on about secure sums; None where replies are seen one by one.
-
-        Shares of noise protect nobody whose reply is seen alone: ``trust="distributed"`` implies secure sums.
-        """
-        privacy = self.privacy
-        shared = privacy is not None and privacy.trust == "distributed"
-        if self.secure is None and not shared:
-            return None
-        rules = SecureSums() if self.secure is None else self.secure
-        pool, drawn = sites if self.cohort.only is None else len(self.cohort.only), self.drawn(sites)
-        # Of those in a sum that noise was split for, so many are honest if all who collude are in it.
-        least = 0 if privacy is None or not shared else min(sites, (privacy.honest or sites) + rules.colluders(sites))
-        # A sum that noise was split for must be the only one of its round: its quorum is of all sites.
-        # Drawn with replacement, nobody knows how many different ones a round asks.
-        asked = drawn if self.cohort.sample == "uniform" else min(FEWEST, drawn)
-        noised = privacy is not None and privacy.trust != "central"
-        times = 1 if self.cohort.sample == "uniform" else drawn
-        terms = SumTerms(rules, run, pool if shared else asked, least, times, noised)
-        check_masks(terms, self.cohort, drawn)
-        return terms
-
-
-def secure_of(given: Any) -> SecureSums | None:
-    """Return the rules that a parameter ``secure`` means."""
-    if isinstance(given, SecureSums) or given is None:
-        return given
-    if isinstance(given, bool | np.bool_):
-        return SecureSums() if given else None
-    raise ConfigurationError(f"secure is True, False or SecureSums(threshold=...), got {given!r}")
-
-
-def check_masks(terms: SumTerms, cohort: Cohort, drawn: int) -> None:
-    """Refuse a cohort that secure sums cannot serve."""
-    terms.rules.check(drawn)
-    if cohort.late == "carry":
-        raise ConfigurationError(
-            "late = 'carry' lets a reply count in another round than its own, and secure sums hide it in one; set "
-            "late = 'drop'"
-        )
-    waited = min(cohort.first or drawn, drawn)
-    if waited < terms.fewest:
-        raise ConfigurationError(
-            f"the cohort waits for {waited} sites, and a secure sum takes at least {terms.fewest} of "
-            f"{terms.expected}: the rest count as dropped out; wait for more (first), or ask fewer"
-        )
+        """Return the terms of its secure sums; None where replies are seen one by one."""
+        return agreed_sums(self.secure, self.privacy, self.cohort, sites, run)
 
 
 @dataclass
@@ -330,16 +286,9 @@ def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> 
 
 
 def check_sums(study: Study, solver: str | Solver) -> None:
-    """Refuse a solver that must see single replies where only sums are seen."""
-    if study.secure is None or solver == "auto":
-        return
-    chosen: Any = make(solver) if isinstance(solver, str) else solver
-    if not getattr(chosen, "sums_only", True):
-        able = [name for name, kind in SOLVERS.items() if getattr(kind(), "sums_only", True)]
-        raise ConfigurationError(
-            f"{NAMES.get(type(chosen), type(chosen).__name__)} shows the coordinator single replies, or waits for few "
-            f"of them, and secure sums show it sums of most; take one of {', '.join(able)}"
-        )
+    """Refuse a solver that must see single replies in a study that shows sums only."""
+    if study.secure is not None:
+        check_sums_only(solver)
 
 
 def check_rank(wanted: int | float | str, facts: Facts) -> None:

@@ -181,6 +181,19 @@ def test_a_masked_question_is_asked_in_one_way(exchange, change, words):
     assert words in reply["refused"]
 
 
+@pytest.mark.parametrize("value", [{"a": "text"}, [1.0, [2.0]], {"a": {"b": 1.0}}])
+def test_a_reply_that_is_not_of_numbers_cannot_be_added_up(value):
+    @site_step("tests.wordy")
+    def wordy(site, message):
+        return Reply(value)
+
+    try:
+        exchange = Exchange(prepared(sites_of()), question(step=wordy))
+        assert "not of numbers alone" in exchange.masked("ash", exchange.message())["refused"]
+    finally:
+        del STEPS["tests.wordy"]
+
+
 def test_how_numbers_are_read_is_said_once(exchange):
     exchange.masked("ash", exchange.message())
     for change in ({"exponents": {"value": 41}}, {"mean": True, "exponents": {"value": 40, "weight of the mean": 40}}):

@@ -98,11 +98,13 @@ def test_nodes_that_are_gone_take_their_links_along():
     assert left.links == ((0, 3), (2, 3))
     assert left.parts == [["s00", "s04", "s05"], ["s02"]]
     assert left.connectivity == 0
+    assert ring.without(["s01", "s05"]).parts == [["s02", "s03", "s04"], ["s00"]]  # the largest first
     assert in_words([[str(i)] for i in range(6)]) == "(0) and (1) and (2) and (3) and 2 more"
 
 
 def test_a_ring_needs_no_networkx_and_a_random_graph_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "networkx", None)
     assert make_graph("ring", names(5)).diameter == 2
+    assert make_graph("random-regular", names(5), 4).diameter == 1
     with pytest.raises(ConfigurationError, match=r"pip install \"fedspan\[gossip\]\""):
         make_graph("random-regular", names(9), 4)

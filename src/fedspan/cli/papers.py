@@ -22,6 +22,8 @@ PAPERS = {
 """Papers by name, and the module that runs each one again."""
 NOISY = {"fedpower": "fedspan.cli.reproduce_fedpower_noise"}
 """The same for the experiments with noise that a paper has beside those without."""
+SECURE = {"ppm": "fedspan.cli.reproduce_ppm_secure"}
+"""The same for what a paper says of secure sums."""
 SHORTENED = ("srpfl",)
 """Papers of whose experiments the default is a part."""
 
@@ -37,6 +39,9 @@ def reproduce(
     noisy: Annotated[
         bool, typer.Option("--noisy", help=f"The paper's experiments with noise instead ({', '.join(NOISY)}).")
     ] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help=f"What the paper says of secure sums instead ({', '.join(SECURE)}).")
+    ] = False,
     whole: Annotated[
         bool, typer.Option("--whole", help=f"As large as in the paper, in hours ({', '.join(SHORTENED)}).")
     ] = False,
@@ -47,13 +52,19 @@ def reproduce(
         raise ConfigurationError(f"there is no paper {paper!r} to reproduce; {nearest(paper, PAPERS)}")
     if noisy and paper not in NOISY:
         raise ConfigurationError(f"--noisy is for {', '.join(NOISY)}: {paper} is reproduced in one piece; leave it out")
+    if secure and paper not in SECURE:
+        raise ConfigurationError(f"--secure is for {', '.join(SECURE)}: {paper} has no secure sums; leave it out")
     if whole and paper not in SHORTENED:
         raise ConfigurationError(f"--whole is for {', '.join(SHORTENED)}: {paper} is run whole without it")
     if whole and quick:
         raise ConfigurationError("--whole and --quick ask for opposite things; take one of them")
-    name = NOISY[paper] if noisy else PAPERS[paper]
+    name = NOISY[paper] if noisy else SECURE[paper] if secure else PAPERS[paper]
     module = importlib.import_module(name)  # late: it is slow to import, and may need matplotlib
-    where = fresh_folder(Path("runs") / f"reproduce-{paper}{'-noisy' * noisy}") if folder is None else folder
+    where = (
+        fresh_folder(Path("runs") / f"reproduce-{paper}{'-noisy' * noisy}{'-secure' * secure}")
+        if folder is None
+        else folder
+    )
     size: dict[str, bool] = {"quick": quick, **({"whole": whole} if paper in SHORTENED else {})}
     result = module.reproduce(where, tables=tables, figures=figures, report=note, **size)
     written = sorted(str(path) for path in where.rglob("*") if path.is_file())

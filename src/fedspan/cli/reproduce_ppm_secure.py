@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from fedspan.cli.reproduce_ppm_cost import measure as measure_cost
 from fedspan.cli.reproduce_ppm_data import interaction_changes, leading_vectors, normalised
 from fedspan.cli.reproduce_ppm_growth import MeasureCost, measure_growth
 from fedspan.cli.reproduce_ppm_secure_tables import text
@@ -27,7 +28,7 @@ from fedspan.data import Preparation, open_source
 from fedspan.data.partition import even
 from fedspan.datasets import load
 from fedspan.encoding import Array, write_atomically
-from fedspan.engines import Engine
+from fedspan.engines import Engine, Gossip
 from fedspan.errors import DataError
 from fedspan.metrics import captured_variance, projection_distance
 from fedspan.privacy.gaussian import GaussianPrivacy
@@ -38,6 +39,8 @@ __all__ = ["GOWALLA", "Placement", "Setting", "measure", "measure_set", "placeme
 
 GROWTH = (10, 30, 100, 300), (10_000, 100_000)
 """Sites, and numbers in a message, over which Table 2's growth is measured."""
+GOSSIP = Gossip()
+"""The placement without a coordinator: a random graph in which everyone has four neighbours."""
 CALIBRATIONS = ("published", "tight")
 _REMOVED = 1000  # interactions, one at a time
 _CHUNK = 500  # users scored at a time
@@ -94,14 +97,17 @@ def placements(setting: Setting, gossip: Engine | None = None) -> list[Placement
 def reproduce(
     folder: Path,
     *,
+    tables: bool = True,
+    figures: bool = True,
     quick: bool = False,
     report: Report = lambda _: None,
-    gossip: Engine | None = None,
-    cost: MeasureCost | None = None,
+    gossip: Engine | None = GOSSIP,
+    cost: MeasureCost = measure_cost,
 ) -> dict[str, Any]:
-    """Measure private power on Gowalla in every placement and, given a ``cost``, Table 2's growth; write both.
+    """Measure private power on Gowalla in every placement, and Table 2's growth (``tables``); write both.
 
-    The folder gets ``ppm-secure.json`` (what is returned: plain data) and ``secure.md`` (its `text`).
+    The folder gets ``ppm-secure.json`` (what is returned: plain data) and ``secure.md`` (its `text`). There are no
+    ``figures``.
     """
     settings = QUICK if quick else GOWALLA
     try:
@@ -110,7 +116,7 @@ def reproduce(
         report("gowalla: not available here")
         found = {"set": "gowalla", "absent": str(why)}
     result: dict[str, Any] = {"sets": {"gowalla": found}}
-    if cost is not None:
+    if tables:
         sites, sizes = GROWTH
         result["growth"] = measure_growth(cost, sites[:2] if quick else sites, sizes[:1] if quick else sizes, report)
     write_atomically(folder / "ppm-secure.json", json.dumps(result, indent=1).encode())

@@ -41,7 +41,8 @@ class FederatedPCA(FederatedDecomposition):
     participation
         A `Cohort`, or the fraction of sites asked in each round.
     engine
-        A name or a callable; by default all sites run in this process.
+        A name or an engine of `fedspan.engines`; by default all sites run in this process. With `Gossip` there is no
+        coordinator: ``nodes_`` holds each node's components, ``disagreement_`` how far they are apart.
     random_state
         The run's seed.
     verbose, on_round

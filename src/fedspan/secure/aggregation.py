@@ -230,7 +230,8 @@ class Aggregation:
                     self._refuse(holders[point], f"its share of the secret of {name!r} is false")
                 return secret
         raise CohortError(
-            f"{self._about}: some shares of the secret of {name!r} are false, and the rest do not give it back{self._reasons()}"
+            f"{self._about}: some shares of the secret of {name!r} are false, and the rest do not give it back"
+            f"{self._reasons()}"
         )
 
     def _is_seed(self, name: str, secret: bytes) -> bool:

@@ -87,7 +87,7 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     about = reading(exponents, message["times"], mean, {} if step.setup else state)
     party.agree(session, about)
     try:
-        values = _bounds(parts) if bound else _encoded(site, inner, parts, exponents, times)
+        values = _bounds(parts) if bound else _encoded(parts, exponents, _limits(site, inner, parts, times, mean))
     except DataError as error:
         party.close(asked.number)
         raise _complaint(site, inner, error) from error
@@ -108,10 +108,7 @@ def _bounds(parts: dict[str, Array]) -> dict[str, Array]:
     return {name: fixed_point.to_wide(_power_above(part)) for name, part in parts.items()}
 
 
-def _encoded(
-    site: Site, inner: Round, parts: dict[str, Array], exponents: dict[str, int], times: int
-) -> dict[str, Array]:
-    limits = _limits(site, inner, parts, times)
+def _encoded(parts: dict[str, Array], exponents: dict[str, int], limits: dict[str, float]) -> dict[str, Array]:
     return {name: fixed_point.encode(part, exponents[name], limits[name]) for name, part in parts.items()}
 
 
@@ -129,7 +126,10 @@ def _parts(reply: Reply, mean: Plain, times: int) -> dict[str, Array]:
     """Return what is summed: the reply's numbers, as often as they count; for a mean times the weight, and that."""
     value = reply.value if isinstance(reply.value, dict) else {"value": reply.value}
     factor = times * (reply.weight if mean else 1.0)
-    parts = {name: np.asarray(part, dtype=np.float64) for name, part in value.items()}
+    try:
+        parts = {name: np.asarray(part, dtype=np.float64) for name, part in value.items()}
+    except (TypeError, ValueError) as cause:
+        raise ProtocolError("the reply is not of numbers alone, and cannot be added up") from cause
     if factor != 1:
         parts = {name: factor * part for name, part in parts.items()}
     if mean:
@@ -167,12 +167,15 @@ def _exponents(site: Site, state: dict[str, Plain], parts: dict[str, Array], giv
     return given
 
 
-def _limits(site: Site, inner: Round, parts: dict[str, Array], times: int) -> dict[str, float]:
-    """Return what no number of a part may exceed: this site's part of the bound that the scale was chosen by."""
+def _limits(site: Site, inner: Round, parts: dict[str, Array], times: int, mean: bool) -> dict[str, float]:
+    """Return what no number of a part may exceed: this site's part of the bound that the scale was chosen by.
+
+    A mean's is of what was summed up first: no step declares how large a reply is times its weight.
+    """
     if site.policy is not None and site.policy.steps() is not None:
         return dict.fromkeys(parts, math.inf)  # clipped before its noise: `fedspan.privacy.mechanisms`
     bound = None
-    if inner.step.bound is not None:
+    if inner.step.bound is not None and not mean:
         bound = inner.step.bound(inner.message, site.data.total(), site.data.mass)
     if bound is None:
         return {name: _power_above(part) for name, part in parts.items()}

@@ -169,12 +169,12 @@ def settle(
 def _apart(values: Array, parts: Sequence[slice], largest: Sequence[float], weights: Weights) -> float:
     """Return how far two nodes may be apart, in the part where that is most for its size."""
     ends = np.array(weights.graph.links, dtype=int)
-    worst = 0.0
-    for part, size in zip(parts, largest, strict=True):
-        across = np.linalg.norm(values[ends[:, 0], part] - values[ends[:, 1], part], axis=1).max()
-        worst = max(worst, float(across) / float(size)) if size > 0 else worst
-        worst = math.nan if math.isnan(across) else worst
-    return worst * weights.graph.diameter
+    across = [
+        np.linalg.norm(values[ends[:, 0], part] - values[ends[:, 1], part], axis=1).max() / size
+        for part, size in zip(parts, largest, strict=True)
+        if size > 0
+    ]
+    return weights.graph.diameter * float(np.max(across, initial=0.0))
 
 
 def _second_modulus(weights: Any) -> float:
