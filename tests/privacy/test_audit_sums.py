@@ -135,11 +135,14 @@ def test_masks_hide_each_site_and_the_whole_is_found_as_without_them(solver, tmp
 
 def test_the_sum_of_releases_after_local_steps_is_not_taken_for_one_sites(tmp_path):
     """Polar factors and simulations are about the code of one site."""
-    transcript, truth, _, _ = masked_run(tmp_path, FedPower(rounds=4, local_steps=4), sites=rows(d=5))
+    transcript, truth, plain, _ = masked_run(tmp_path, FedPower(rounds=4, local_steps=4), sites=rows(d=5))
     whole = audit_sums(transcript, truth).whole
     assert "subspace" not in " ".join(whole.besides)
     assert "simulation" not in whole.curves
     assert whole.untried == ""
+    last = audit_sums(transcript, truth, unmasked=plain, colluding=["a", "b", "c"]).rest
+    assert "its own leading subspace" in " ".join(last.besides)
+    assert "simulation" in last.curves
 
 
 def test_colluders_leave_the_sum_of_the_honest_and_all_but_one_of_them_show_the_last(tmp_path):
@@ -162,16 +165,17 @@ def test_a_colluder_is_taken_off_as_often_as_it_counts(tmp_path):
     study = {"cohort": Cohort(fraction=0.75, sample="by-size-with-replacement")}
     sites = rows(n=40) | {"e": rows()["a"][:25]}
     transcript, _, plain, _ = masked_run(tmp_path, FedPower(rounds=6), sites=sites, **study)
-    known = only(plain, [name for name in sites if name != "b"])
+    last = transcript.sums[-1].summed[0]  # whoever the draw of the last round had in it
+    known = only(plain, [name for name in sites if name != last])
     times = {s.round: s.message["times"] for s in transcript.exchanges if s.step == "secure.masked"}
     assert any(count > 1 for counts in times.values() for count in counts.values())
-    checked = 0
+    checked = set()
     for seen, other in zip(without(transcript, known).rounds, plain.rounds, strict=True):
-        if seen.summed == ["b"] and seen.step == "fedpower.local_steps":
-            expected = times[seen.round].get("b", 1) * other.replies["b"]
-            np.testing.assert_allclose(seen.total, expected, atol=1e-9 * float(np.max(abs(expected))))
-            checked += 1
-    assert checked
+        for part, value in as_parts(seen.total).items() if seen.summed == [last] else ():
+            expected = times[seen.round].get(last, 1) * as_parts(other.replies[last])[part]
+            np.testing.assert_allclose(value, expected, atol=1e-9 * float(np.max(abs(expected))))
+            checked.add((seen.step, part))
+    assert {("fedpower.local_steps", ""), ("gram.multiply_counted", "product")} <= checked
 
 
 # ---- sums over different sites ---------------------------------------------------------------------------------
@@ -199,6 +203,10 @@ def test_changing_cohorts_without_noise_give_sites_away_and_the_audit_says_how_f
     transcript, truth, plain, _ = masked_run(tmp_path, Power(rounds=60, tol=0), **study)
     found = audit_sums(transcript, truth, unmasked=plain)
     assert len(found.members) == 5
+    same = [seen for seen in transcript.sums if seen.summed == found.members]
+    kept = [seen.round for seen in sum_of(transcript, found.members).rounds]
+    assert kept == [0, *(seen.round for seen in same)]
+    assert len(same) < len(transcript.sums)
     assert sorted(found.sites) == list("abcdef")
     assert max(site.guess for site in found.sites.values()) < 0.5 * min(site.others for site in found.sites.values())
     assert min(site.masked for site in found.sites.values()) > 0.8

@@ -244,12 +244,23 @@ def test_a_missing_exchange_or_round_below_one_is_named(masked_folder):
         index(masked_folder).write_bytes(b"".join(lines[:left] + lines[left + 1 :]))
         with pytest.raises(FileError, match=f"there is no line for {missing}; restore"):
             Transcript.read(masked_folder)
-    TranscriptWriter(masked_folder)
+    kept(masked_folder)
     with pytest.raises(FileError, match="round 0 is not in the transcript"):
         TranscriptWriter(masked_folder).check_rounds_before(1)
     index(masked_folder).write_bytes(b"".join(lines[:2]))  # a sum's file without its line
     with pytest.raises(FileError, match=r"0001-0001\.plain: the index does not know this round; resume"):
         Transcript.read(masked_folder)
+
+
+def test_an_exchange_is_no_round(tmp_path):
+    writer = TranscriptWriter(tmp_path)
+    writer.append_exchange(exchange(0, "secure.keys", a=1))
+    with pytest.raises(FileError, match="round 0 is not in the transcript"):
+        writer.check_rounds_before(1)
+    kept(tmp_path, ROUNDS[0])
+    writer.append_exchange(exchange(2, "secure.keys", a=1))
+    with pytest.raises(FileError, match="there is no line for round 1"):
+        Transcript.read(tmp_path)
 
 
 def test_a_sum_that_was_answered_and_not_kept_is_missed(masked_folder):
