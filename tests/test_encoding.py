@@ -195,7 +195,7 @@ def header(text):
         header({"": "code", "text": "1"}),
         b"FSP1" + (2**62).to_bytes(8, "little") + b"1",
     ],
-    ids=range(16),
+    ids=range(20),
 )
 def test_damaged_bytes_are_an_error_of_ours(data):
     with pytest.raises(FileError):
