@@ -57,7 +57,8 @@ def agreed_sums(
     asked = drawn if cohort.sample == "uniform" else min(FEWEST, drawn)
     noised = privacy is not None and privacy.trust != "central"
     times = 1 if cohort.sample == "uniform" else drawn
-    terms = SumTerms(rules, run, pool if shared else asked, least, times, noised)
+    exact = noised and privacy is not None and privacy.arithmetic == "grid" and privacy.calibration == "tight"
+    terms = SumTerms(rules, run, pool if shared else asked, least, times, noised, exact)
     check_masks(terms, cohort, drawn)
     return terms
 

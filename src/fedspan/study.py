@@ -24,6 +24,7 @@ from fedspan.secure import SecureSums, SumTerms
 from fedspan.solvers import (
     NAMES,
     Covariance,
+    FedPower,
     PrivatePower,
     Problem,
     Solution,
@@ -287,8 +288,15 @@ def resolve_solver(study: Study, d: int, k: int, *, symmetric: bool = False) -> 
 
 def check_sums(study: Study, solver: str | Solver) -> None:
     """Refuse a solver that must see single replies in a study that shows sums only."""
-    if study.secure is not None:
-        check_sums_only(solver)
+    if study.secure is None:
+        return
+    check_sums_only(solver)
+    published = study.privacy is not None and study.privacy.calibration == "published"
+    if published and (solver == "fedpower" or isinstance(solver, FedPower)):
+        raise ConfigurationError(
+            "FedPower's published noise is larger the larger a site is, and numbers that are added up under masks have "
+            "one scale; take calibration = 'tight', or leave out secure sums"
+        )
 
 
 def check_rank(wanted: int | float | str, facts: Facts) -> None:

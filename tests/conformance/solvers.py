@@ -13,6 +13,7 @@ from fedspan.privacy import GaussianPrivacy
 from fedspan.privacy.gaussian import TRUSTS
 from fedspan.rounds import Cohort
 from fedspan.run import Result, Study, run
+from fedspan.secure import SecureSums
 from fedspan.solvers import (
     FAPS,
     NAMES,
@@ -211,9 +212,10 @@ def solve(
     center: bool | None = None,
     k: int = K,
     init: Any = None,
+    secure: SecureSums | None = None,
     **settings: Any,
 ) -> Result:
-    """Run a case on sites: by default dense, centred, in one process."""
+    """Run a case on sites: by default dense, centred, in one process, its replies seen one by one."""
     sites = rows_of() if sites is None else sites
     study = Study(
         n_components=k,
@@ -223,6 +225,7 @@ def solve(
         seed=seed,
         init=init,
         privacy=case.privacy,
+        secure=secure,
     )
     sources = {name: open_source(x, weights=None if weights is None else weights[name]) for name, x in sites.items()}
     return run(study, sources, engine=engine, **settings)

@@ -316,7 +316,7 @@ def test_a_resumed_run_is_charged_once(stop, tmp_path):
 def test_it_needs_local_trust(trust):
     study = Study(n_components=2, solver=StreamingModSulq(), privacy=public(trust=trust))
     with pytest.raises(ConfigurationError, match="local"):
-        run(study, {"a": open_source(rows_of()["accra"])})
+        run(study, {name: open_source(rows) for name, rows in rows_of().items()})
 
 
 @pytest.mark.parametrize(

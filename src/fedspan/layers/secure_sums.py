@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any, TypeVar
 
 from fedspan.encoding import Array, Plain
@@ -72,7 +73,7 @@ class _Exchange:
         rounding = max(fixed_point.rounding_error(e, len(self._made.alive)) for e in used.values())
         return Outcome(
             self._value(parts), self._made.alive, self._up, self._down, clock=self._clock,
-            masked=self._masked(0.0 if self._terms.noised else rounding),
+            masked=self._masked(0.0 if self._terms.exact else rounding),
         )  # fmt: skip
 
     def _value(self, parts: dict[str, Any]) -> Plain:
@@ -95,14 +96,14 @@ class _Exchange:
         self, kind: str, exponents: dict[str, int] | None
     ) -> Generator[Round, Outcome, tuple[dict[str, Array], dict[str, int]]]:
         """Sum; where too few sites are left, once more with fresh keys, as often as agreed."""
-        self._attempts = 0
-        while True:
-            self._attempts += 1
+        for attempt in count(1):
+            self._attempts = max(self._attempts, attempt)
             try:
                 return (yield from self._attempt(kind, exponents))
             except CohortError:
-                if self._attempts > self._terms.rules.repeats:
+                if attempt > self._terms.rules.repeats:
                     raise
+        raise AssertionError("counting does not end")
 
     def _attempt(
         self, kind: str, exponents: dict[str, int] | None

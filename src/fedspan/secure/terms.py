@@ -27,6 +27,8 @@ class SumTerms:
     """How often a reply may count: a study that draws sites with replacement has some count more than once."""
     noised: bool = False
     """Whether noise is added at the sites, on a grid that says how fine the sum is."""
+    exact: bool = False
+    """Whether replies lie on that grid, and are not rounded any more."""
 
     @property
     def fewest(self) -> int:
