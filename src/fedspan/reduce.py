@@ -174,7 +174,7 @@ class Merge:
 
 
 class _MaskedCollector:
-    """Adds replies of one layout; of several, those of the most sites count, and the others are no honest ones."""
+    """Adds replies of one layout; of several, those of the most sites count: the others' masks do not cancel."""
 
     def __init__(self) -> None:
         self._groups: dict[_Layout, _MaskedGroup] = {}
@@ -192,17 +192,19 @@ class _MaskedCollector:
 
     def result(self) -> Plain:
         groups = sorted(self._groups.values(), key=lambda group: (-len(group.sites), group.sites))
-        chosen, refused = (groups[0] if groups else _MaskedGroup({"masked": {}, "exponents": {}})), self._refused
-        for other in groups[1:]:
-            refused = refused | dict.fromkeys(other.sites, "its masked reply is not like the others'")
+        chosen = groups[0] if groups else _MaskedGroup({"masked": {}, "exponents": {}, "about": ""})
+        unlike = [name for other in groups[1:] for name in other.sites]
+        why = "its masked reply is not like the others': of another form, scale or state"
         return {
-            "total": chosen.total, "exponents": chosen.exponents, "sites": sorted(chosen.sites), "refused": refused,
+            "total": chosen.total, "exponents": chosen.exponents, "about": chosen.about,
+            "sites": sorted(chosen.sites), "refused": self._refused | dict.fromkeys(unlike, why),
         }  # fmt: skip
 
 
 class _MaskedGroup:
     def __init__(self, first: dict[str, Plain]) -> None:
         self.exponents: dict[str, int] = first["exponents"]
+        self.about: str = first["about"]
         self.total: dict[str, Array] = {key: np.zeros_like(part) for key, part in first["masked"].items()}
         self.sites: list[str] = []
 
@@ -212,21 +214,23 @@ class _MaskedGroup:
         self.sites.append(name)
 
 
-_Layout = tuple[tuple[str, tuple[int, ...], int], ...]
+_Layout = tuple[str, tuple[tuple[str, tuple[int, ...], int], ...]]
 
 
 def _masked_layout(value: Plain) -> _Layout | None:
-    """Return the parts' shapes and exponents of a masked reply, or None where it is none."""
-    if not isinstance(value, dict) or set(value) != {"masked", "exponents"}:
+    """Return how a masked reply is read, its parts' shapes and exponents; or None where it is none."""
+    if not isinstance(value, dict) or set(value) != {"masked", "exponents", "about"}:
         return None
     parts, exponents = value["masked"], value["exponents"]
+    if not isinstance(value["about"], str):
+        return None
     if not isinstance(parts, dict) or not isinstance(exponents, dict) or set(parts) != set(exponents) or not parts:
         return None
     if not all(isinstance(part, np.ndarray) and part.dtype == np.uint64 for part in parts.values()):
         return None
     if not all(isinstance(e, int) and not isinstance(e, bool) and abs(e) <= MOST_EXPONENT for e in exponents.values()):
         return None
-    return tuple(sorted((key, part.shape, exponents[key]) for key, part in parts.items()))
+    return value["about"], tuple(sorted((key, part.shape, exponents[key]) for key, part in parts.items()))
 
 
 MOST_EXPONENT = 1000

@@ -13,7 +13,7 @@ from fedspan.reduce import MaskedSum
 from fedspan.rounds import STEPS, Round, Site, answer
 from fedspan.secure import SecureSums, SumTerms, fixed_point, steps
 from fedspan.secure.aggregation import Aggregation, new_nonce
-from fedspan.secure.roll import Subject, reading
+from fedspan.secure.roll import Subject
 from fedspan.sites import open_sites
 
 D = 4
@@ -90,7 +90,7 @@ class Exchange:
         """Ask one site for its masked reply."""
         return self.told("masked", name, message, self.made.mask_letters())
 
-    def finish(self, messages: dict[str, Any], state: Any = None) -> dict[str, np.ndarray]:
+    def finish(self, messages: dict[str, Any]) -> dict[str, np.ndarray]:
         """Ask each site its own masked question, and unmask what comes of it."""
         collector = MaskedSum().collector(False)
         for name, message in messages.items():
@@ -100,11 +100,10 @@ class Exchange:
         self.made.take_consents(self.ask("consent", self.made.consent(), None, self.made.alive))
         self.made.take_released(self.ask("release", self.made.release(), None, self.made.signers))
         vector, used = steps.flat(found["total"]), found["exponents"]
-        first = next(iter(messages.values()))
-        self.made.unmask(vector, reading(used, first["times"], first["mean"], state))
+        self.made.unmask(vector, found["about"])
         total = steps.shaped(vector, found["total"])
         return {name: fixed_point.decode(part, used[name]) for name, part in total.items()}
 
-    def run(self, *, state: Any = None, **settings: Any) -> dict[str, np.ndarray]:
+    def run(self, **settings: Any) -> dict[str, np.ndarray]:
         """Ask all sites alike; return the sum."""
-        return self.finish(dict.fromkeys(self.sites, self.message(**settings)), state)
+        return self.finish(dict.fromkeys(self.sites, self.message(**settings)))

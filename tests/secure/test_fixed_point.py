@@ -89,7 +89,7 @@ def test_known_words():
     assert encoded.view(np.int64).tolist() == [0, 1, -1, 0, 2, 2, 0, -2]  # ties to even
     assert encode([2.0**62, -(2.0**62)], 0, limit=2.0**62).view(np.int64).tolist() == [2**62, -(2**62)]
     assert exponent_for(0.0) == 0
-    assert rounding_error(10, 3) == 3 * 2.0**-11
+    assert rounding_error(10, 3) == 3 * 16.5 * 2.0**-10
     assert encode([], 0, limit=1.0).shape == (0,)
     assert encode(np.ones((2, 3), np.float32), 1, limit=1.0).shape == (2, 3)
 

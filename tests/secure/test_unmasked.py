@@ -169,12 +169,14 @@ def test_an_earlier_round_is_refused():
     refused_for(parties, "round 2 is over: this site released for round 3", number=2)
 
 
-def test_a_round_that_ended_with_an_error_says_no_more():
-    parties = parties_of(N)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_run_that_ended_with_an_error_says_no_more(tmp_path, restarted):
+    parties = parties_of(N, folder=tmp_path)
     for party in parties.values():
-        party.close(2)
-    refused_for(parties, "round 2 ended here with an error, and this site says no more about it", number=2)
-    ByHand(parties, number=3).run()
+        party.end()
+    if restarted:
+        parties = parties_of(N, folder=tmp_path)
+    refused_for(parties, "ended this run with an error, and says no more in it", number=2)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

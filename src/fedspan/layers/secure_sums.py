@@ -24,7 +24,7 @@ from fedspan.reduce import Gather, MaskedSum, Mean, Sum
 from fedspan.rounds import Cohort, Masked, Outcome, Round, Solve, Step
 from fedspan.secure import SumTerms, fixed_point, steps
 from fedspan.secure.aggregation import Aggregation, new_nonce
-from fedspan.secure.roll import Subject, reading
+from fedspan.secure.roll import Subject
 
 T = TypeVar("T")
 
@@ -129,9 +129,7 @@ class _Exchange:
         consents = yield from self._ask(steps.consent, made.consent(), self._of(made.alive))
         made.take_consents(consents.value)
         yield from self._released(made)
-        total, used = replies.value["total"], replies.value["exponents"]
-        state = None if question.step.setup else question.terms  # set-up begins with the rows as they are
-        return _unmasked(made, total, reading(used, message["times"], message["mean"], state, question.lineage)), used
+        return _unmasked(made, replies.value["total"], replies.value["about"]), replies.value["exponents"]
 
     def _released(self, made: Aggregation) -> Generator[Round, Outcome, None]:
         """Ask for shares; of those who did not answer, again: the sum is signed for, and cannot be made otherwise."""

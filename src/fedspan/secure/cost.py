@@ -57,7 +57,7 @@ def sum_cost(
     n, k, left = len(names), rules.neighbours(len(names)), len(alive)
     parts = {**asked.parts, **({"weight of the mean": 1} if asked.mean else {})}
     numbers = WIDE * len(parts) if kind == KINDS[0] else sum(parts.values())
-    reply = _NUMBER * (numbers + len(parts))  # and each part's exponent
+    reply = _NUMBER * (numbers + len(parts)) + _HEX  # and each part's exponent, and how they are read
     before, after = ADVERT + k * BOX + _DIGEST, reply + _SIGNATURE + (k + 1) * SHARE_BYTES
     roll, present = sum(len(name.encode()) for name in names), sum(len(name.encode()) for name in alive)
     told = len(kind) + _HEX + _NONCE + roll + n * _DIGEST + k * ADVERT

@@ -140,7 +140,8 @@ def reading(exponents: Plain, times: Plain, mean: Plain, state: Plain, lineage: 
     above the sum of the rest. So they would if the others had been made to see their rows through a preparation that
     leaves nothing of them: ``state`` holds the one that the numbers were made under. Or if the others' steps had been
     made to go on from a state that leaves nothing of theirs: ``lineage`` is the digest of all questions whose state
-    this one goes on from.
+    this one goes on from. The coordinator need not work it out, for it is told: of replies that differ in it those of
+    the most sites count.
     """
     preparation = state.get("preparation") if isinstance(state, dict) else None
     return digest([exponents, times, mean, preparation, lineage])

@@ -75,8 +75,8 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     step = STEPS.get(messages.text(message["step"], "a step"))
     if step is None or step.protocol or step.public:
         raise ProtocolError(f"there is no step {messages.shown(message['step'])} to be masked")
-    if asked.terms is not None and set(asked.terms) - {"preparation"}:
-        raise ProtocolError(f"a site begins again from its preparation, not from {messages.shown(sorted(asked.terms))}")
+    if asked.terms is not None:
+        messages.table(asked.terms, "what a site begins again from", ("preparation",))
     inner = Round(step, message["message"], number=asked.number, parents=asked.parents, terms=asked.terms)
     if inner.digest != session.subject.question:
         raise ProtocolError("the question is not the one that the keys were made for")
@@ -98,7 +98,7 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
         raise _complaint(site, inner, error) from error
     hidden = flat(values)
     session.hide(hidden, about)
-    return {"masked": shaped(hidden, values), "exponents": exponents}
+    return {"masked": shaped(hidden, values), "exponents": exponents, "about": about}
 
 
 def _state(site: Site, inner: Round) -> dict[str, Plain]:
