@@ -122,9 +122,9 @@ def test_integers_and_zero_dimensions_survive(order_free):
 # ---- masked replies --------------------------------------------------------------------------------------------
 
 
-def masked(value, exponents=None, **parts):
+def masked(value, exponents=None, about="as agreed", **parts):
     words = {"v": np.asarray(value, dtype=np.uint64), **parts}
-    return {"masked": words, "exponents": exponents or dict.fromkeys(words, 3)}
+    return {"masked": words, "exponents": exponents or dict.fromkeys(words, 3), "about": about}
 
 
 def masked_sum(*replies):
@@ -135,6 +135,7 @@ def test_masked_replies_are_added_modulo_two_to_the_64():
     found = masked_sum(masked([2**64 - 1, 5]), masked([3, 2**63]), masked([0, 2**63]))
     assert found["total"]["v"].tolist() == [2, 5]
     assert (found["sites"], found["exponents"], found["refused"]) == (["s0", "s1", "s2"], {"v": 3}, {})
+    assert found["about"] == "as agreed"
 
 
 def test_a_scalar_part_stays_one():
@@ -147,9 +148,9 @@ def test_a_scalar_part_stays_one():
     "odd",
     [
         masked([1, 2, 3]), masked([1]), masked([[1, 2]]), masked([1, 2], {"v": 4}),
-        masked([1, 2], w=np.zeros(1, np.uint64)),
+        masked([1, 2], w=np.zeros(1, np.uint64)), masked([1, 2], about="otherwise"),
     ],
-    ids=["longer", "shorter", "another shape", "another scale", "a part more"],
+    ids=["longer", "shorter", "another shape", "another scale", "a part more", "read otherwise"],
 )  # fmt: skip
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_a_reply_unlike_most_costs_its_sender_the_sum_whenever_it_comes(odd, place):
@@ -157,7 +158,9 @@ def test_a_reply_unlike_most_costs_its_sender_the_sum_whenever_it_comes(odd, pla
     replies.insert(place, odd)
     found = masked_sum(*replies)
     assert found["total"]["v"].tolist() == [30, 60]
-    assert found["refused"] == {f"s{place}": "its masked reply is not like the others'"}
+    assert found["refused"] == {
+        f"s{place}": "its masked reply is not like the others': of another form, scale or state"
+    }
     assert found["sites"] == [f"s{i}" for i in range(4) if i != place]
 
 
@@ -166,14 +169,18 @@ def test_a_reply_unlike_most_costs_its_sender_the_sum_whenever_it_comes(odd, pla
     [
         ({"refused": "not now"}, "not now"),
         ({"refused": 7}, "its reply is not masked"),
+        (masked([1, 2], about=7), "its reply is not masked"),
         (None, "its reply is not masked"),
         ([1, 2], "its reply is not masked"),
-        ({"masked": {}, "exponents": {}}, "its reply is not masked"),
-        ({"masked": {"v": np.zeros(2)}, "exponents": {"v": 3}}, "its reply is not masked"),
-        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"w": 3}}, "its reply is not masked"),
-        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": 1001}}, "its reply is not masked"),
-        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": True}}, "its reply is not masked"),
-        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": 3}, "more": 1}, "its reply is not masked"),
+        ({"masked": {}, "exponents": {}, "about": ""}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2)}, "exponents": {"v": 3}, "about": ""}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"w": 3}, "about": ""}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": 1001}, "about": ""}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": True}, "about": ""}, "its reply is not masked"),
+        (
+            {"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": 3}, "about": "", "more": 1},
+            "its reply is not masked",
+        ),
     ],
 )
 def test_what_is_not_masked_is_left_out_with_its_reason(reply, reason):
@@ -183,4 +190,6 @@ def test_what_is_not_masked_is_left_out_with_its_reason(reply, reason):
 
 
 def test_of_no_masked_reply_there_is_no_sum():
-    assert masked_sum({"refused": "no"}) == {"total": {}, "exponents": {}, "sites": [], "refused": {"s0": "no"}}
+    assert masked_sum({"refused": "no"}) == {
+        "total": {}, "exponents": {}, "about": "", "sites": [], "refused": {"s0": "no"},
+    }  # fmt: skip

@@ -293,7 +293,7 @@ def test_a_site_sends_nothing_else_that_tells_of_its_rows():
             fields[tuple(sorted(value))] += 1
     assert set(fields) == {
         ("columns", "dtype", "features", "missing", "rows", "symmetric"), ("advert", "before"), ("boxes", "commitment"),
-        ("exponents", "masked"), ("signature",), ("own", "pairs"),
+        ("about", "exponents", "masked"), ("signature",), ("own", "pairs"),
     }  # fmt: skip
 
 

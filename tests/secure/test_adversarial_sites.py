@@ -130,7 +130,9 @@ def test_a_mean_for_some_and_a_sum_for_others_leaves_their_masks():
     collector = MaskedSum().collector(False)
     for name in NAMES:
         collector.add(name, exchange.masked(name, mean if name == VICTIM else whole), 1.0, 1)
-    assert collector.result()["refused"] == {VICTIM: "its masked reply is not like the others'"}
+    assert collector.result()["refused"] == {
+        VICTIM: "its masked reply is not like the others': of another form, scale or state"
+    }
 
 
 VANISHING = {**PREPARE, "scale": np.full(4, 1e150)}

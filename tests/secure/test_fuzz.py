@@ -94,13 +94,13 @@ class Fuzzer:
             self.refused["masked step"] += 1
             encode(reply)
             return
-        assert set(reply) == {"masked", "exponents"}
+        assert set(reply) == {"masked", "exponents", "about"}
         self._masked = None
 
     def collector(self, rng: Random) -> None:
         """The coordinator adds up masked replies; what is none of them is left out, with a reason."""
         parts = {"a": np.arange(6, dtype=np.uint64).reshape(2, 3), "b": np.array(7, dtype=np.uint64)}
-        good = {"masked": parts, "exponents": {"a": 3, "b": 40}}
+        good = {"masked": parts, "exponents": {"a": 3, "b": 40}, "about": "x"}
         collector = MaskedSum().collector(False)
         bad = [rubbish(rng) if rng.randrange(5) == 0 else mutate(good, rng) for _ in range(rng.randrange(1, 3))]
         replies = [*bad, good, good, good]

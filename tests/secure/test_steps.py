@@ -13,7 +13,7 @@ from fedspan.errors import DataError, PolicyError
 from fedspan.rounds import STEPS, Reply, Round, Site, answer, site_step
 from fedspan.secure import SecureSums, SumTerms, fixed_point, steps
 from tests.conformance.solvers import promise
-from tests.secure.sites_by_hand import NAMES, PREPARE, STATE, TERMS, D, Exchange, Z, prepared, rows_of, sites_of
+from tests.secure.sites_by_hand import NAMES, PREPARE, TERMS, D, Exchange, Z, prepared, rows_of, sites_of
 
 GRAM = STEPS["gram.multiply"]
 
@@ -54,7 +54,7 @@ def test_a_sum_by_hand_is_the_plain_one_to_the_rounding(exchange):
 def test_a_mean_is_the_sum_of_weighted_replies_and_of_weights():
     rows = rows_of()
     found = Exchange(prepared(sites_of()), question(step=weighted)).run(
-        exponents={"a": 30, "b": 30, "weight of the mean": 30}, mean=True, state=STATE
+        exponents={"a": 30, "b": 30, "weight of the mean": 30}, mean=True
     )
     weight = {name: x.shape[0] for name, x in rows.items()}
     np.testing.assert_allclose(found["a"], sum(w * (np.arange(3) + len(n)) for n, w in weight.items()))
@@ -217,7 +217,7 @@ def test_how_numbers_are_read_is_said_once(exchange):
         reply = again.masked("ash", {**again.message(), **change})
         assert "this site was told before to read the numbers in another way" in reply["refused"]
     good = Exchange(exchange.sites, question())
-    assert set(good.masked("ash", good.message())) == {"masked", "exponents"}
+    assert set(good.masked("ash", good.message())) == {"masked", "exponents", "about"}
 
 
 def test_a_round_that_a_site_has_left_behind_is_over(exchange):
