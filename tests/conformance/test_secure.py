@@ -16,7 +16,7 @@ from scipy.stats import chi2
 from fedspan.data import Preparation, open_source
 from fedspan.encoding import decode
 from fedspan.engines import InProcess, VirtualTime
-from fedspan.errors import ConfigurationError
+from fedspan.errors import CohortError, ConfigurationError
 from fedspan.layers import secure_sums
 from fedspan.metrics import projection_distance
 from fedspan.privacy.ledger import Ledger
@@ -455,3 +455,22 @@ def test_real_noise_is_charged_once_whoever_is_killed(tmp_path):
 
 def test_features_are_those_of_the_cases():
     assert {x.shape[1] for x in rows_of().values()} == {D}
+
+
+def test_a_site_that_begins_again_from_a_lost_state_is_left_out_and_said_so():
+    """FAPS keeps a state at the sites; one that lost its own shares no masks with the others, and spoils no sum."""
+    case = next(case for case in MASKED if case.id == "faps")
+
+    def engine(sites, seed):
+        execute, lost = Wire(sites, seed), []
+
+        def round_of(question):
+            if (question.number, question.step.name) == (6, "secure.keys") and not lost:
+                execute.sites[0].memory.versions = ()
+                lost.append(question.number)
+            return execute(question)
+
+        return round_of
+
+    with pytest.raises(CohortError, match=r"round 6: .*'accra': its masked reply is not like the others': .* state"):
+        secured(shorter(case), engine=engine)

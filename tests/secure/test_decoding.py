@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedspan.errors import ProtocolError
 from fedspan.secure.decoding import correct
-from fedspan.secure.shamir import PRIME, SHARE_BYTES, split
+from fedspan.secure.shamir import PRIME, SHARE_BYTES, combine, split
 
 SECRET = bytes(range(50, 82))
 
@@ -63,6 +63,25 @@ def test_whoever_agrees_on_another_secret_in_greater_number_is_believed():
     ours, theirs = shared(range(1, 11), 5), shared(range(1, 11), 5, bytes(32))
     told = {**ours, **{point: theirs[point] for point in range(3, 11)}}
     assert correct(told, 5) == (bytes(32), [1, 2])
+
+
+@given(st.lists(st.none() | st.integers(0, PRIME - 1), min_size=1, max_size=9), st.data())
+def test_a_secret_is_never_found_against_more_than_half_of_those_to_spare(values, data):
+    """Of any values whatever: a polynomial of that degree that all but so few are of, or an error."""
+    threshold = data.draw(st.integers(1, len(values)))
+    told = {i: (5 if v is None else v).to_bytes(SHARE_BYTES, "big") for i, v in enumerate(values, start=1)}
+    try:
+        secret, false = correct(told, threshold)
+    except ProtocolError:
+        return
+    assert len(false) <= (len(values) - threshold) // 2
+    assert combine({point: share for point, share in told.items() if point not in false}, threshold) == secret
+
+
+def test_shares_of_a_higher_degree_are_of_no_secret():
+    """A dealer that shares its secret with another threshold: no two thirds of the shares agree."""
+    with pytest.raises(ProtocolError, match="not of one secret"):
+        correct(shared(range(1, 6), 3), 2)
 
 
 @pytest.mark.parametrize("shares", [{}, {1: bytes(33)}, {1: b"", 2: b""}])
