@@ -207,10 +207,12 @@ class Network(Simulated):
         self.crashed |= {name: self._law.crashes[name] for name in names}
         self.graph = self.graph.without(names)
         if len(self.graph.parts) != 1:
-            left = f"the graph falls apart into {in_words(self.graph.parts)}" if self.graph.names else "no node is left"
+            lost = f"round {number}: with {', '.join(sorted(self.crashed))} crashed"
+            if not self.graph.names:
+                raise CohortError(f"{lost} no node is left; let one of them live (crashes)")
             raise CohortError(
-                f"round {number}: with {', '.join(sorted(self.crashed))} crashed {left}; give the graph more links (a "
-                f"higher degree), so that it stands the loss of more nodes"
+                f"{lost} the graph falls apart into {in_words(self.graph.parts)}; give the graph more links (a higher "
+                f"degree), so that it stands the loss of more nodes"
             )
         self.weights = Weights(self.graph)
 

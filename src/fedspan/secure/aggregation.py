@@ -24,6 +24,7 @@ from fedspan.secure.decoding import correct
 from fedspan.secure.keys import KeyPair
 from fedspan.secure.masks import add_mask
 from fedspan.secure.roll import ADVERT, Advert, Roll, Subject, fingerprint, pair_sign
+from fedspan.secure.rules import FEWEST
 from fedspan.secure.session import BOX
 from fedspan.secure.shamir import SHARE_BYTES, combine
 
@@ -41,6 +42,7 @@ class Aggregation:
     def __init__(self, subject: Subject, least: int = 0) -> None:
         self.subject, self._expected = subject, subject.expected
         self._least = max(least, subject.rules.fewest(subject.expected))
+        self._noised_for, self._waited = least, 0
         self.refused: dict[str, str] = {}
         """Why sites took no further part."""
         self.asked: list[str] = []
@@ -69,7 +71,7 @@ class Aggregation:
         for name, (octets, before) in self._good(replies, lambda reply: _advert(reply, probe)):
             self._adverts[name] = octets
             earlier[before] += 1
-        self.asked, self._least = sorted(self._adverts), max(self._least, waited)
+        self.asked, self._least, self._waited = sorted(self._adverts), max(self._least, waited), waited
         self._enough(self.asked, "gave their keys")
         digests = tuple(fingerprint(self._adverts[name]) for name in self.asked)
         self.roll = Roll(self.subject, tuple(self.asked), digests)
@@ -202,7 +204,7 @@ class Aggregation:
         if missing:
             raise CohortError(
                 f"{self._about}: shares are missing of the secrets of {few(missing)}; {self.roll.needed} holders of "
-                f"each are needed{self._reasons()}"
+                f"each are needed{self._reasons()}; {self._ways(self.roll.quorum)}"
             )
         for name in self.alive:
             seed = self._secret(name, self._own[name], self._is_seed)
@@ -231,7 +233,7 @@ class Aggregation:
                 return secret
         raise CohortError(
             f"{self._about}: some shares of the secret of {name!r} are false, and the rest do not give it back"
-            f"{self._reasons()}"
+            f"{self._reasons()}; leave out the sites that are not to be believed"
         )
 
     def _is_seed(self, name: str, secret: bytes) -> bool:
@@ -261,7 +263,26 @@ class Aggregation:
         needed, count = self._least if needed is None else needed, len(list(who))
         if count < needed:
             of = max(self._expected, len(self.asked))
-            raise CohortError(f"{self._about}: {count} sites {did}, and it takes {needed} of {of}{self._reasons()}")
+            raise CohortError(
+                f"{self._about}: {count} sites {did}, and it takes {needed} of {of}{self._reasons()}; "
+                f"{self._ways(needed)}"
+            )
+
+    def _ways(self, needed: int) -> str:
+        """Return what can be done where too few sites answered."""
+        rules, total = self.subject.rules, max(self._expected, len(self.asked))
+        silent = "or leave the silent sites out of the study"
+        if self.before:
+            return f"a sum of these very sites was begun to be unmasked: wait for them (a longer deadline), {silent}"
+        if needed == self._waited > rules.fewest(total):
+            return (
+                f"all that the round waits for must be in it: give a deadline, or wait for fewer (first, share), if the "
+                f"solver can do without some; {silent}"
+            )
+        lower = "threshold" if needed == rules.quorum(total) else "minimum" if needed == rules.minimum else None
+        lower = "honest" if needed == self._noised_for else lower
+        fewer = "" if lower is None or needed <= FEWEST else f"let a sum be of fewer (a lower {lower}), "
+        return f"give a longer deadline, wait for more sites (first, share), {fewer}{silent}"
 
     @property
     def _about(self) -> str:
