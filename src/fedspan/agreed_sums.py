@@ -32,8 +32,9 @@ def check_masks(terms: SumTerms, cohort: Cohort, drawn: int) -> None:
         )
     if cohort.sample != "uniform" and drawn < 2 * FEWEST:
         raise ConfigurationError(
-            f"sample = {cohort.sample!r} may draw a site more than once: of {drawn} draws hardly {FEWEST} are different "
-            f"sites, which a secure sum takes; let at least {2 * FEWEST} be drawn (fraction), or set sample = 'uniform'"
+            f"sample = {cohort.sample!r} may draw a site more than once: of {drawn} draws, hardly {FEWEST} are of "
+            f"different sites, which a secure sum takes; let at least {2 * FEWEST} be drawn (fraction), or set "
+            f"sample = 'uniform'"
         )
     waited = min(cohort.first or drawn, drawn)
     if waited < terms.fewest:

@@ -88,7 +88,7 @@ class PlannedMasks:
     noise: float | None
     """With shares of noise: the noise on a sum of all sites, over that of one party who adds it alone."""
     warning: str | None = None
-    """What sums of different rounds tell together, where that is more than each alone."""
+    """What sums of different rounds tell together, where it is more."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +146,12 @@ def make_plan(study: Study, sources: Mapping[str, Source], *, coordinator: bool 
 
 
 def _planned_masks(study: Study, terms: SumTerms, sites: int) -> PlannedMasks:
-    drawn, privacy = study.drawn(sites), study.privacy
-    degree = terms.rules.neighbours(drawn)
-    shared = privacy is not None and privacy.trust == "distributed"
-    noise = np.sqrt(drawn / (privacy.honest or sites)) if shared and privacy is not None else None
-    needed, fewest = terms.rules.holders_needed(degree), fewest_in_sum(terms, study.cohort, drawn)
-    return PlannedMasks(
-        drawn, degree, needed, fewest, drawn - fewest, None if noise is None else float(noise),
-        study.telling_sums(sites),
-    )  # fmt: skip
+    drawn, privacy, noise = study.drawn(sites), study.privacy, None
+    degree, fewest = terms.rules.neighbours(drawn), fewest_in_sum(terms, study.cohort, drawn)
+    if privacy is not None and privacy.trust == "distributed":
+        noise = float(np.sqrt(drawn / (privacy.honest or sites)))
+    needed, told = terms.rules.holders_needed(degree), study.telling_sums(sites)
+    return PlannedMasks(drawn, degree, needed, fewest, drawn - fewest, noise, told)
 
 
 def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]:

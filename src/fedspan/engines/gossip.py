@@ -27,6 +27,9 @@ from fedspan.topology.graphs import Edge
 
 LEAST_ACCURACY = 1e-13
 """What differences between nodes come down to on any graph, before rounding keeps them up."""
+NO_REPRESENTATIONS = (
+    'engine = "gossip" has no coordinator, and representations are learnt with one; take "in-process" or "virtual-time"'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +96,7 @@ class Gossip:
 
     def __call__(self, sites: Sequence[Site], seed: int = 0) -> NoReturn:
         """Refuse: what takes an engine like this one has a coordinator."""
-        raise ConfigurationError(
-            'engine = "gossip" has no coordinator, and representations are learnt with one; take "in-process" or '
-            '"virtual-time"'
-        )
+        raise ConfigurationError(NO_REPRESENTATIONS)
 
     def over(self, names: Iterable[str], seed: int) -> Graph:
         """Return the graph over these sites; ``seed`` is the run's."""

@@ -24,9 +24,9 @@ from fedspan.secure.decoding import correct
 from fedspan.secure.keys import KeyPair
 from fedspan.secure.masks import add_mask
 from fedspan.secure.roll import ADVERT, Advert, Roll, Subject, fingerprint, pair_sign
-from fedspan.secure.rules import FEWEST
 from fedspan.secure.session import BOX
 from fedspan.secure.shamir import SHARE_BYTES, combine
+from fedspan.secure.too_few import way_out
 
 _LONGEST_REASON = 400
 
@@ -269,20 +269,10 @@ class Aggregation:
             )
 
     def _ways(self, needed: int) -> str:
-        """Return what can be done where too few sites answered."""
-        rules, total = self.subject.rules, max(self._expected, len(self.asked))
-        silent = "or leave the silent sites out of the study"
         if self.before:
-            return f"a sum of these very sites was begun to be unmasked: wait for them (a longer deadline), {silent}"
-        if needed == self._waited > rules.fewest(total):
-            return (
-                f"all that the round waits for must be in it: give a deadline, or wait for fewer (first, share), if the "
-                f"solver can do without some; {silent}"
-            )
-        lower = "threshold" if needed == rules.quorum(total) else "minimum" if needed == rules.minimum else None
-        lower = "honest" if needed == self._noised_for else lower
-        fewer = "" if lower is None or needed <= FEWEST else f"let a sum be of fewer (a lower {lower}), "
-        return f"give a longer deadline, wait for more sites (first, share), {fewer}{silent}"
+            return "a sum of these very sites was begun to be unmasked: wait for them (a longer deadline)"
+        of = max(self._expected, len(self.asked))
+        return way_out(self.subject.rules, needed, of, waited=self._waited, noised_for=self._noised_for)
 
     @property
     def _about(self) -> str:
