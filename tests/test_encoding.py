@@ -183,6 +183,10 @@ def header(text):
         header({"": "array", "dtype": "O", "shape": [1]}) + b"12345678",
         header({"": "array", "dtype": "<U2", "shape": [1]}) + b"12345678",
         header({"": "array", "dtype": "nonsense", "shape": [1]}) + b"12345678",
+        header({"": "array", "dtype": ",", "shape": [1]}) + b"12345678",
+        header({"": "array", "dtype": "3f8", "shape": [1]}) + b"12345678",
+        header({"": "array", "dtype": ["f8"], "shape": [1]}) + b"12345678",
+        header({"": "array", "dtype": "<f3", "shape": [1]}) + b"12345678",
         header({"": "array", "dtype": "<f8", "shape": [-1]}),
         header({"": "array", "dtype": "<f8", "shape": "ab"}),
         header({"": "array"}),
@@ -191,7 +195,7 @@ def header(text):
         header({"": "code", "text": "1"}),
         b"FSP1" + (2**62).to_bytes(8, "little") + b"1",
     ],
-    ids=range(16),
+    ids=range(20),
 )
 def test_damaged_bytes_are_an_error_of_ours(data):
     with pytest.raises(FileError):
@@ -220,6 +224,7 @@ def test_a_flipped_byte_is_other_data_or_an_error_of_ours(value, at, flip):
         (3, 8),
         (2.5, 8),
         ("né", 3),
+        ("\ud800", 3),
         (np.zeros((5, 2)), 80),
         (np.zeros(3, dtype=np.float32), 12),
         ([1, "ab", None], 10),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspan.reduce import Gather, Mean, Sum
+from fedspan.reduce import Gather, MaskedSum, Mean, Sum
 
 seeds = st.integers(0, 2**32 - 1)
 both = pytest.mark.parametrize("order_free", [False, True])
@@ -117,3 +117,70 @@ def test_a_gather_holds_a_site_as_often_as_it_was_drawn(order_free):
 def test_integers_and_zero_dimensions_survive(order_free):
     replies = [("a", np.array(3.0), 1.0, 1), ("b", np.array(4.0), 1.0, 1)]
     assert float(collect(Sum(), replies, order_free)) == 7.0
+
+
+# ---- masked replies --------------------------------------------------------------------------------------------
+
+
+def masked(value, exponents=None, **parts):
+    words = {"v": np.asarray(value, dtype=np.uint64), **parts}
+    return {"masked": words, "exponents": exponents or dict.fromkeys(words, 3)}
+
+
+def masked_sum(*replies):
+    return collect(MaskedSum(), [(f"s{i}", reply, 1.0, 1) for i, reply in enumerate(replies)], False)
+
+
+def test_masked_replies_are_added_modulo_two_to_the_64():
+    found = masked_sum(masked([2**64 - 1, 5]), masked([3, 2**63]), masked([0, 2**63]))
+    assert found["total"]["v"].tolist() == [2, 5]
+    assert (found["sites"], found["exponents"], found["refused"]) == (["s0", "s1", "s2"], {"v": 3}, {})
+
+
+def test_a_scalar_part_stays_one():
+    found = masked_sum(masked(5, w=np.zeros(2, np.uint64)), masked(6, w=np.ones(2, np.uint64)))
+    assert found["total"]["v"].shape == ()
+    assert found["total"]["v"] == 11
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        masked([1, 2, 3]), masked([1]), masked([[1, 2]]), masked([1, 2], {"v": 4}),
+        masked([1, 2], w=np.zeros(1, np.uint64)),
+    ],
+    ids=["longer", "shorter", "another shape", "another scale", "a part more"],
+)  # fmt: skip
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_reply_unlike_most_costs_its_sender_the_sum_whenever_it_comes(odd, place):
+    replies = [masked([10, 20]) for _ in range(3)]
+    replies.insert(place, odd)
+    found = masked_sum(*replies)
+    assert found["total"]["v"].tolist() == [30, 60]
+    assert found["refused"] == {f"s{place}": "its masked reply is not like the others'"}
+    assert found["sites"] == [f"s{i}" for i in range(4) if i != place]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ({"refused": "not now"}, "not now"),
+        ({"refused": 7}, "its reply is not masked"),
+        (None, "its reply is not masked"),
+        ([1, 2], "its reply is not masked"),
+        ({"masked": {}, "exponents": {}}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2)}, "exponents": {"v": 3}}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"w": 3}}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": 1001}}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": True}}, "its reply is not masked"),
+        ({"masked": {"v": np.zeros(2, np.uint64)}, "exponents": {"v": 3}, "more": 1}, "its reply is not masked"),
+    ],
+)
+def test_what_is_not_masked_is_left_out_with_its_reason(reply, reason):
+    found = masked_sum(masked([1, 2]), reply)
+    assert found["total"]["v"].tolist() == [1, 2]
+    assert found["refused"] == {"s1": reason}
+
+
+def test_of_no_masked_reply_there_is_no_sum():
+    assert masked_sum({"refused": "no"}) == {"total": {}, "exponents": {}, "sites": [], "refused": {"s0": "no"}}

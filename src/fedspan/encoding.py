@@ -14,6 +14,7 @@ import json
 import math
 import operator
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ Plain = Any
 
 _MAGIC = b"FSP1"
 _NUMERIC = frozenset("biuf")
+_DTYPE = re.compile(r"[<>|=]?[biuf]\d{1,2}")
 
 
 def encode(value: Plain) -> bytes:
@@ -121,9 +123,10 @@ def _build(node: Plain, data: bytes, at: int) -> tuple[Plain, int]:
     if node.get("") == "float":
         return float.fromhex(node["hex"]), at
     if node.get("") == "array":
-        dtype, shape = np.dtype(node["dtype"]), tuple(map(operator.index, node["shape"]))
-        if dtype.kind not in _NUMERIC or min(shape, default=0) < 0:
-            raise FileError(f"plain data has arrays of numbers, not of {dtype} with shape {shape}")
+        name, shape = node["dtype"], tuple(map(operator.index, node["shape"]))
+        if not isinstance(name, str) or _DTYPE.fullmatch(name) is None or min(shape, default=0) < 0:
+            raise FileError(f"plain data has arrays of numbers, not of {name!r:.40} with shape {shape!s:.80}")
+        dtype = np.dtype(name)  # of nothing else: numpy's own parser of such texts is not for strangers
         end = at + dtype.itemsize * math.prod(shape)
         if end > len(data):
             raise FileError(f"plain data ends after {len(data)} bytes where an array needs {end}; cut short?")

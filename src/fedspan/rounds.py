@@ -67,6 +67,8 @@ class Round:
     """The trace of all prepared rows' Gram matrix, where the study knows it exactly: secure sums are scaled by it."""
     weight: float | None = None
     """The number of those rows (or the sum of their weights), likewise."""
+    lineage: str = ""
+    """Of all questions whose state at the sites this one goes on from: their digest."""
     letters: Mapping[str, Plain] = field(default_factory=dict)
     """What single sites are told beside the message, and nobody else."""
 
@@ -138,7 +140,7 @@ def numbered(solve: Solve[T]) -> Solve[T]:
     parents: dict[str, int] = {}
     waiting: dict[str, tuple[Late, ...]] = {}
     held: dict[str, tuple[str, ...]] = {}
-    number, value, clock = 0, None, 0.0
+    number, value, clock, lineage = 0, None, 0.0, ""
     while True:
         try:
             question = solve.send(value)
@@ -147,15 +149,23 @@ def numbered(solve: Solve[T]) -> Solve[T]:
         step, cohort, carried = question.step.name, question.cohort, waiting.pop(question.step.name, ())
         if cohort.hold in held:
             cohort = Cohort(only=held[cohort.hold], deadline=cohort.deadline, late=cohort.late)
+        question = replace(question, number=number, lineage=lineage)
         outcome: Outcome = yield replace(
-            question, number=number, parents=dict(parents), carried=carried, cohort=cohort, clock=clock,
+            question, parents=dict(parents), carried=carried, cohort=cohort, clock=clock,
             busy=_busy([*carried, *(late for others in waiting.values() for late in others)], clock),
         )  # fmt: skip
         if question.cohort.hold is not None:
             held.setdefault(question.cohort.hold, tuple(sorted(set(outcome.sites))))
         parents.update(dict.fromkeys([*outcome.sites, *(late.site for late in outcome.carried)], number))
         waiting[step] = outcome.carried
+        if outcome.masked is not None and question.step.goes_on:
+            lineage = descent(lineage, question)
         number, value, clock = number + 1, outcome.value, outcome.clock
+
+
+def descent(lineage: str, question: Round) -> str:
+    """Return the lineage of a state that a question leaves behind."""
+    return digest([lineage, question.digest])
 
 
 def _busy(carried: Iterable[Late], clock: float) -> dict[str, float]:
@@ -189,6 +199,8 @@ def answer(site: Site, question: Round, *, masked: bool = False) -> Reply:
     if question.step.protocol:
         site.asked = question
         return question.step.run(site, question.told(site.id))
+    if site.masks is not None:
+        site.masks.check_open()
     if site.masks is not None and not masked and not question.step.public:
         raise PolicyError(
             f"site {site.id!r} answers {question.step.name} in masked rounds only; it was asked without masks"
@@ -209,7 +221,14 @@ def answer(site: Site, question: Round, *, masked: bool = False) -> Reply:
         with _discreet(site, question):
             site.reopen(site, state)
     site.state, site.round, site.asked, site._rng = state, question.number, question, None
-    reply = _run(site, question)
+    try:
+        reply = _run(site, question)
+    except Exception as error:
+        if site.masks is not None and not isinstance(error, PolicyError):  # it tells a bit of the rows: once
+            site.masks.end()
+        raise
+    if masked and question.step.goes_on:
+        state = {**state, "lineage": descent(state.get("lineage", ""), question)}
     state = state if reply.state is None else {**state, **reply.state}
     if masked and site.policy is not None:
         state = {**state, "grid": dict(site.policy.steps() or {})}  # a reply that is given again is read as it was

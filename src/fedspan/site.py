@@ -57,6 +57,11 @@ class Step:
     protocol: bool = False
     quick: bool = False
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on from a state of its own, and not only from the preparation."""
+        return self.lost == "restart" and not self.setup
+
     def __call__(self, site: Site, message: Plain) -> Reply:
         """Run the step at a site."""
         return self.run(site, message)

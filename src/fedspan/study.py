@@ -231,7 +231,7 @@ def solve_rank(
         rows=facts.n_rows if facts.rows else None, sites=facts.sites,
         precision=max(facts.precision, study.precision), cohort=study.cohort, rng=rng,
     )  # fmt: skip
-    exact = study.privacy is None
+    exact = study.privacy is None and not facts.symmetric
     known = (facts.total, facts.weight) if exact else (None, None)
     solution = yield from under({"preparation": facts.preparation}, solver.solve(problem), progress, *known)
     basis, values = solution.estimate

@@ -131,7 +131,7 @@ class _Exchange:
         yield from self._released(made)
         total, used = replies.value["total"], replies.value["exponents"]
         state = None if question.step.setup else question.terms  # set-up begins with the rows as they are
-        return _unmasked(made, total, reading(used, message["times"], message["mean"], state)), used
+        return _unmasked(made, total, reading(used, message["times"], message["mean"], state, question.lineage)), used
 
     def _released(self, made: Aggregation) -> Generator[Round, Outcome, None]:
         """Ask for shares; of those who did not answer, again: the sum is signed for, and cannot be made otherwise."""

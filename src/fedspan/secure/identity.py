@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
@@ -47,6 +48,10 @@ class Identity:
     def sign(self, message: bytes) -> bytes:
         """Return the 64 bytes of this site's signature."""
         return self._private.sign(message)
+
+    def draws(self, about: bytes) -> bytes:
+        """Return 32 bytes that nobody else can foresee: the same for the same text."""
+        return hmac.digest(self._private.private_bytes_raw(), b"fedspan draws 1" + about, "sha256")
 
     def _bytes(self) -> bytes:
         return self._private.private_bytes_raw() + self.public

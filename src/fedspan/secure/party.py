@@ -22,7 +22,9 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from fedspan.encoding import Plain
+import numpy as np
+
+from fedspan.encoding import Plain, encode, write_atomically
 from fedspan.errors import ProtocolError, few
 from fedspan.rounds import Reply
 from fedspan.secure import messages
@@ -59,7 +61,8 @@ class Party:
         self.least = max(least, rules.fewest(self.expected))
         """The fewest sites in a sum that this one helps to unmask."""
         self._most_times = most_times
-        self._closed = -1
+        self._end = None if folder is None else folder / "ended"
+        self._ended = self._end is not None and self._end.exists()
         self._readings: dict[tuple[int, str], str] = {}
         self._unmasked = Unmasked(run, None if folder is None else folder / "released")
         self._session: Session | None = None
@@ -75,8 +78,7 @@ class Party:
         messages.hexadecimal(question, "the question's digest", 32)
         messages.hexadecimal(nonce, "the nonce", 16)
         self._unmasked.check_question(messages.whole(number, "a round's number"), question)
-        if number <= self._closed:
-            raise ProtocolError(f"round {number} ended here with an error, and this site says no more about it")
+        self.check_open()
         subject = Subject(self.run, number, kind, question, nonce, self.rules, self.expected)
         if self._session is None or self._session.subject != subject:
             self._session = Session(self.name, subject)
@@ -182,9 +184,22 @@ class Party:
             self._reply = question, make()
         return self._reply[1]
 
-    def close(self, number: int) -> None:
-        """Say no more about a round: an error told a bit of the reply, and that is enough."""
-        self._closed = number
+    def end(self) -> None:
+        """Say no more in this run: an error tells a bit of this site's rows, and a thousand would tell them all."""
+        self._ended = True
+        if self._end is not None:
+            write_atomically(self._end, b"")
+
+    def check_open(self) -> None:
+        """Refuse to go on after an error."""
+        if self._ended:
+            raise ProtocolError(
+                f"site {self.name!r} ended this run with an error, and says no more in it; mend its data and start anew"
+            )
+
+    def rng(self, *about: str) -> np.random.Generator:
+        """Return a generator that nobody else can foresee: the same for the same question."""
+        return np.random.default_rng(int.from_bytes(self._identity.draws(encode([self.run, *about])), "little"))
 
     # ---- the list and the release ----------------------------------------------------------------------------------
 

@@ -133,15 +133,17 @@ class Roll:
         return encode(["fedspan survivors 1", self.session.hex(), about, digest([alive, dropped])])
 
 
-def reading(exponents: Plain, times: Plain, mean: Plain, state: Plain) -> str:
+def reading(exponents: Plain, times: Plain, mean: Plain, state: Plain, lineage: str = "") -> str:
     """Return the digest of how the numbers of a sum are read: masks of sites that were told otherwise do not cancel.
 
     Else one site could be told a finer scale than the others, or to count a million times, and its numbers would stand
     above the sum of the rest. So they would if the others had been made to see their rows through a preparation that
-    leaves nothing of them: ``state`` holds the one that the numbers were made under.
+    leaves nothing of them: ``state`` holds the one that the numbers were made under. Or if the others' steps had been
+    made to go on from a state that leaves nothing of theirs: ``lineage`` is the digest of all questions whose state
+    this one goes on from.
     """
     preparation = state.get("preparation") if isinstance(state, dict) else None
-    return digest([exponents, times, mean, preparation])
+    return digest([exponents, times, mean, preparation, lineage])
 
 
 def fingerprint(octets: bytes) -> bytes:

@@ -22,6 +22,7 @@ from fedspan.secure.session import Session
 
 SLACK = 1 + 2.0**-20
 """Bounds are worked out in floating point, at two places."""
+_SMALLEST = 2.0**-500
 _MASKED = ("session", "step", "message", "exponents", "times", "mean")
 
 
@@ -74,6 +75,8 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     step = STEPS.get(messages.text(message["step"], "a step"))
     if step is None or step.protocol or step.public:
         raise ProtocolError(f"there is no step {messages.shown(message['step'])} to be masked")
+    if asked.terms is not None and set(asked.terms) - {"preparation"}:
+        raise ProtocolError(f"a site begins again from its preparation, not from {messages.shown(sorted(asked.terms))}")
     inner = Round(step, message["message"], number=asked.number, parents=asked.parents, terms=asked.terms)
     if inner.digest != session.subject.question:
         raise ProtocolError("the question is not the one that the keys were made for")
@@ -81,15 +84,17 @@ def _hidden(site: Site, party: Party, session: Session, message: dict[str, Plain
     bound = session.subject.kind == "bound"
     if bound:
         _refuse_bounds(site)
+    before = site.memory.version(asked.parents.get(site.id)) or {}
     parts = _parts(party.kept(inner.digest, lambda: answer(site, inner, masked=True)), mean, times)
     state = _state(site, inner)
     exponents = dict.fromkeys(parts, 0) if bound else _exponents(site, state, parts, message["exponents"])
-    about = reading(exponents, message["times"], mean, {} if step.setup else state)
+    about = reading(exponents, message["times"], mean, {} if step.setup else state, before.get("lineage", ""))
     party.agree(session, about)
     try:
-        values = _bounds(parts) if bound else _encoded(parts, exponents, _limits(site, inner, parts, times, mean))
+        limits = _limits(site, inner, parts, times, mean, len(session.roll.names), exponents)
+        values = _bounds(limits) if bound else _encoded(site, inner, parts, exponents, limits)
     except DataError as error:
-        party.close(asked.number)
+        party.end()
         raise _complaint(site, inner, error) from error
     hidden = flat(values)
     session.hide(hidden, about)
@@ -104,12 +109,20 @@ def _state(site: Site, inner: Round) -> dict[str, Plain]:
     return state
 
 
-def _bounds(parts: dict[str, Array]) -> dict[str, Array]:
-    return {name: fixed_point.to_wide(_power_above(part)) for name, part in parts.items()}
+def _bounds(limits: dict[str, float]) -> dict[str, Array]:
+    return {name: fixed_point.to_wide(limit) for name, limit in limits.items()}
 
 
-def _encoded(parts: dict[str, Array], exponents: dict[str, int], limits: dict[str, float]) -> dict[str, Array]:
-    return {name: fixed_point.encode(part, exponents[name], limits[name]) for name, part in parts.items()}
+def _encoded(
+    site: Site, inner: Round, parts: dict[str, Array], exponents: dict[str, int], limits: dict[str, float]
+) -> dict[str, Array]:
+    """Return the parts in fixed point, dithered where no noise was added: whose grid is not rounded to."""
+    rng = None if _is_noised(site) else _party(site).rng("dither", inner.digest)
+    return {name: fixed_point.encode(parts[name], exponents[name], limits[name], rng) for name in sorted(parts)}
+
+
+def _is_noised(site: Site) -> bool:
+    return site.policy is not None and site.policy.steps() is not None
 
 
 def _complaint(site: Site, inner: Round, error: DataError) -> Exception:
@@ -118,7 +131,7 @@ def _complaint(site: Site, inner: Round, error: DataError) -> Exception:
         return site.policy.refusal(site, inner, error)
     return DataError(
         f"site {site.id!r}: a number of its reply in round {inner.number} ({inner.step.name}) is beyond the limit that "
-        f"was agreed for a secure sum, or is none; look for extreme values in its data, or clip the rows"
+        f"was agreed for a secure sum, or too small for one, or none; look for extreme values, or rescale the columns"
     )
 
 
@@ -138,16 +151,19 @@ def _parts(reply: Reply, mean: Plain, times: int) -> dict[str, Array]:
 
 
 def _refuse_bounds(site: Site) -> None:
-    if site.policy is not None and site.policy.steps() is not None:
+    if _is_noised(site):
         raise ProtocolError("under a privacy policy the scale follows from the noise; no bound of the rows is told")
 
 
-def _power_above(part: Array) -> float:
-    """Return the least power of two that no number of a part exceeds: a bound that tells no more than its size."""
+def _own_bound(part: Array, party: Party, question: str, name: str) -> float:
+    """Return a bound of a part's numbers: the largest, times a factor below 2 that only this site knows.
+
+    A sum of bounds that were rounded to something would tell which ones were put in; this tells their sum, about.
+    """
     largest = float(np.max(np.abs(part), initial=0.0))
-    if not math.isfinite(largest):
-        raise DataError("a reply holds numbers that are not finite; look for extreme values in the data")
-    return 0.0 if largest == 0 else 2.0 ** math.ceil(math.log2(largest))
+    if largest != 0 and not _SMALLEST < largest < 1 / _SMALLEST:
+        raise DataError("a reply holds numbers that are too large or too small for a secure sum, or none")
+    return largest * (1.0 + float(party.rng("bound", question, name).random()))
 
 
 def _exponents(site: Site, state: dict[str, Plain], parts: dict[str, Array], given: Plain) -> dict[str, int]:
@@ -167,18 +183,22 @@ def _exponents(site: Site, state: dict[str, Plain], parts: dict[str, Array], giv
     return given
 
 
-def _limits(site: Site, inner: Round, parts: dict[str, Array], times: int, mean: bool) -> dict[str, float]:
+def _limits(
+    site: Site, inner: Round, parts: dict[str, Array], times: int, mean: bool, sites: int, exponents: dict[str, int]
+) -> dict[str, float]:
     """Return what no number of a part may exceed: this site's part of the bound that the scale was chosen by.
 
-    A mean's is of what was summed up first: no step declares how large a reply is times its weight.
+    A mean's is of what was summed up first: no step declares how large a reply is times its weight. Nor how large one
+    is about a share of a symmetric matrix, whose trace bounds nothing. What has noise was cut before it was added
+    (`fedspan.privacy.mechanisms`); noise in floats was not, and must leave room for the others.
     """
-    if site.policy is not None and site.policy.steps() is not None:
-        return dict.fromkeys(parts, math.inf)  # clipped before its noise: `fedspan.privacy.mechanisms`
+    if _is_noised(site):
+        return {name: math.ldexp(1.0, 62 - exponent) / sites for name, exponent in exponents.items()}
     bound = None
-    if inner.step.bound is not None and not mean:
+    if inner.step.bound is not None and not mean and not site.data.symmetric:
         bound = inner.step.bound(inner.message, site.data.total(), site.data.mass)
     if bound is None:
-        return {name: _power_above(part) for name, part in parts.items()}
+        return {name: _own_bound(part, _party(site), inner.digest, name) for name, part in parts.items()}
     return {name: times * limit * SLACK for name, limit in bound.items()}
 
 
