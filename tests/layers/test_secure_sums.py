@@ -313,6 +313,20 @@ def test_a_site_that_drops_out_of_set_up_is_waited_for():
         result(of_study, engine=Silence(lambda n, p, attempt: {"s4"} if (n, p) == (2, "masked") else ()))
 
 
+def test_in_set_up_masks_of_who_dropped_out_come_off_whatever_the_terms():
+    @site_step("tests.begin", setup=True)
+    def begin(site, message):
+        return Reply(of(site.id), state={"preparation": {"mean": 1.0}})
+
+    try:
+        asked = Round(begin, cohort=PATIENT, terms={"preparation": {"mean": 2.0}})
+        engine = Silence(lambda number, phase, attempt: {"elm"} if phase == "masked" else ())
+        ((value,), _) = ask(asked, engine=engine)
+        np.testing.assert_allclose(value, sum(of(name) for name in NAMES if name != "elm"), rtol=1e-12)
+    finally:
+        del STEPS["tests.begin"]
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------
 
 

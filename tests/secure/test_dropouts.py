@@ -286,3 +286,11 @@ def test_of_those_silent_at_the_release_shares_are_asked_again():
     assert federation.outcomes[0].masked.attempts == 1
     first, again = [value for _, phase, value in federation.engine.told if phase == "release"]
     assert (sorted(first), sorted(again)) == (names_of(7)[3:], names_of(7)[:3])
+
+
+def test_a_sum_that_was_begun_is_finished_with_all_of_them_though_the_question_waits_for_a_part():
+    federation = Federation(7, cohort=Cohort(share=0.7))
+    (total,) = federation.through(Losing(lambda number, phase, attempt: ()))
+    assert len(federation.outcomes[0].sites) == 5
+    assert federation.outcomes[0].masked.attempts == 2
+    assert np.array_equal(total, expected(federation.outcomes[0].sites))

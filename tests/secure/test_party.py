@@ -311,6 +311,7 @@ def test_a_round_is_read_in_one_way(sum_):
     bound, later = ByHand(sum_.parties, kind="bound"), ByHand(sum_.parties, number=1)
     for other in (bound, later):
         party.agree(party.admit(other.number, at(other, "masked")), HEX)
+    assert list(party._readings) == [(1, "value")]  # of rounds that are over nothing is kept
 
 
 # ---- the list --------------------------------------------------------------------------------------------------
@@ -346,7 +347,9 @@ def test_a_list_of_another_form_is_not_signed(sum_, key, value):
 
 def test_a_site_that_masked_nothing_signs_nothing(sum_):
     sum_.silent["masked"] = {ONE}
-    refuses(sum_, "consent", at(sum_, "consent"), "is asked about a sum that it is not in")
+    message = at(sum_, "consent")
+    for listed in (message, {**message, "alive": names_of(N), "dropped": []}):
+        refuses(sum_, "consent", listed, "is asked about a sum that it is not in")
 
 
 def test_a_neighbour_whose_box_came_must_be_on_the_list_and_one_whose_box_did_not_may_not(sum_):

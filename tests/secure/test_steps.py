@@ -13,7 +13,7 @@ from fedspan.errors import DataError, PolicyError
 from fedspan.rounds import STEPS, Reply, Round, Site, answer, site_step
 from fedspan.secure import SecureSums, SumTerms, fixed_point, steps
 from tests.conformance.solvers import promise
-from tests.secure.sites_by_hand import NAMES, STATE, TERMS, D, Exchange, Z, prepared, rows_of, sites_of
+from tests.secure.sites_by_hand import NAMES, PREPARE, STATE, TERMS, D, Exchange, Z, prepared, rows_of, sites_of
 
 GRAM = STEPS["gram.multiply"]
 
@@ -68,6 +68,17 @@ def test_a_reply_counts_as_often_as_its_site_was_drawn():
     times = {"elm": 3}
     expected = sum(times.get(n, 1) * x.T @ x @ Z for n, x in rows_of().items())
     np.testing.assert_allclose(exchange.run(times=times, state=STATE)["value"], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_masks_of_set_up_hang_on_no_preparation(again):
+    """Its rounds begin with the rows as they are, whatever a site had installed: so the coordinator takes masks off."""
+    sites = prepared(sites_of()) if again else sites_of()
+    asked = Round(STEPS["data.prepare"], {**PREPARE, "total": True}, number=3, parents=dict.fromkeys(NAMES, 0))
+    exchange = Exchange(sites, asked if again else replace(asked, parents={}))
+    message = exchange.message()
+    found = exchange.finish(dict.fromkeys(NAMES[:3], message))["value"]  # the fourth dropped out
+    np.testing.assert_allclose(found, sum(float((rows_of()[name] ** 2).sum()) for name in NAMES[:3]))
 
 
 def test_a_sum_of_bounds_tells_about_that_sum_and_not_what_was_put_in(monkeypatch):

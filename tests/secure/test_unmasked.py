@@ -47,8 +47,9 @@ def test_a_sum_may_be_unmasked_again_and_no_other_one_of_its_round():
     kept.note(SUBJECT, ["a", "b"], ABOUT)
     kept.check(SUBJECT, ["a", "b"], ABOUT)
     for sites, about in ((["a"], ABOUT), (["a", "b", "c"], ABOUT), (["a", "b"], OTHERWISE)):
-        with pytest.raises(ProtocolError, match="round 4 was unmasked for other sites, or read in another way"):
-            kept.check(SUBJECT, sites, about)
+        for refuse in (kept.check, kept.note):
+            with pytest.raises(ProtocolError, match="round 4 was unmasked for other sites, or read in another way"):
+                refuse(SUBJECT, sites, about)
     kept.check(of(4, "bound"), ["a"], OTHERWISE)  # another sum of the round
     kept.check(of(5), ["a"], OTHERWISE)
 
@@ -195,10 +196,17 @@ def test_a_sum_that_was_begun_to_be_unmasked_is_finished_and_no_other(tmp_path, 
 
 
 def test_without_one_of_its_sites_a_sum_that_was_begun_cannot_be_finished():
-    parties = parties_of(N)
+    parties = parties_of(9)
     ByHand(parties, silent={"masked": {"s003"}}).run("release")
-    with pytest.raises(CohortError, match="4 sites sent their masked replies, and it takes 5"):
+    with pytest.raises(CohortError, match="7 sites sent their masked replies, and it takes 8 of 9"):
         ByHand(parties, silent={"masked": {"s001"}}).run()
+
+
+def test_what_is_finished_is_no_smaller_than_what_is_asked_for():
+    parties = parties_of(9)
+    ByHand(parties, silent={"masked": {"s003"}}).run("release")
+    with pytest.raises(CohortError, match="8 sites sent their masked replies, and it takes 9 of 9"):
+        ByHand(parties, waited=9).run()
 
 
 def test_few_sites_cannot_say_whose_sum_it_shall_be():

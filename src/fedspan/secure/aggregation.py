@@ -142,9 +142,7 @@ class Aggregation:
             self._refuse(name, reason)
         self.alive = sorted(set(senders) & set(self._boxes))
         self.dropped = sorted(set(self._boxes) - set(self.alive))
-        least = max(self._least, self.subject.rules.fewest(len(self.asked)))
-        if self.before:
-            least = len(self.before)  # of exactly these
+        least = max(self._least, self.subject.rules.fewest(len(self.asked)), len(self.before))
         self._enough(self.alive, "sent their masked replies", least)
 
     # ---- the list and the release ----------------------------------------------------------------------------------

@@ -226,7 +226,6 @@ class Party:
         claimed, signers, signatures = messages.fields(message, "session", "signers", "signatures")
         session.check(claimed)
         self._check_signatures(session, signers, signatures)
-        self._unmasked.check(session.subject, session.alive, session.about)
         self._unmasked.note(session.subject, session.alive, session.about)
         return {"own": session.shares_of(0, session.alive), "pairs": session.shares_of(1, session.dropped)}
 

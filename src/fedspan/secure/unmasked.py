@@ -46,7 +46,8 @@ class Unmasked:
             )
 
     def note(self, subject: Subject, alive: list[str], about: str) -> None:
-        """Note a sum that shares are given up for; on disk before this returns."""
+        """Note a sum that shares are given up for, if it may be; on disk before this returns."""
+        self.check(subject, alive, about)
         if subject.number != self._round:
             self._round, self._question, self._sums = subject.number, subject.question, {}
         self._sums[subject.kind] = {"sites": alive, "about": about}
