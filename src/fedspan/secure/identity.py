@@ -66,11 +66,11 @@ def verify(public: bytes, signature: bytes, message: bytes) -> bool:
     """
     if not all(isinstance(part, bytes) for part in (public, signature, message)):
         return False
-    return _is_by(public, signature, message)
+    return is_by(public, signature, message)
 
 
 @lru_cache(maxsize=65536)
-def _is_by(public: bytes, signature: bytes, message: bytes) -> bool:
+def is_by(public: bytes, signature: bytes, message: bytes) -> bool:
     """Verify; where many sites are simulated in one process, each of them is shown the same signatures."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
