@@ -158,6 +158,7 @@ def test_n_components_is_a_number_a_share_or_auto(tmp_path: Path, wanted: str) -
         (SITES + "[run]\nsecure = false\n[secure]\nthreshold = 0.7\n", r"leave out one of the two"),
         (SITES + "[secure]\nthreshold = 0.4\n", r"\[secure\] threshold is between 1/2 and 1"),
         (SITES + "[secure]\ntreshold = 0.7\n", r"no key 'treshold'; did you mean 'threshold'"),
+        (SITES + "[secure]\nsecurity = 80.5\n", r"toml: \[secure\] security = 80.5: expected a whole number"),
         (SITES + "[secure]\nminimum = 2.5\n", r"minimum = 2.5: expected a whole number"),
         (SITES + "[run]\nengine = 'ray'\n", r"\[run\] there is no engine 'ray'"),
         (SITES + "[run]\nrecord = 'transcripts'\n", r"\[run\] record is .*; did you mean 'transcript'\?"),

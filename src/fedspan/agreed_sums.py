@@ -30,6 +30,12 @@ def check_masks(terms: SumTerms, cohort: Cohort, drawn: int) -> None:
             "late = 'carry' lets a reply count in another round than its own, and secure sums hide it in one; set "
             "late = 'drop'"
         )
+    if cohort.sample != "uniform" and drawn < 2 * FEWEST:
+        raise ConfigurationError(
+            f"sample = {cohort.sample!r} may draw a site more than once: of {drawn} draws, hardly {FEWEST} are of "
+            f"different sites, which a secure sum takes; let at least {2 * FEWEST} be drawn (fraction), or set "
+            f"sample = 'uniform'"
+        )
     waited = min(cohort.first or drawn, drawn)
     if waited < terms.fewest:
         raise ConfigurationError(
@@ -61,6 +67,40 @@ def agreed_sums(
     terms = SumTerms(rules, run, pool if shared else asked, least, times, noised, exact)
     check_masks(terms, cohort, drawn)
     return terms
+
+
+def fewest_in_sum(terms: SumTerms, cohort: Cohort, drawn: int) -> int:
+    """Return the fewest sites in a sum that such a round ends with, where all it draws are different.
+
+    A round that has no deadline and waits for no share is over when all that it waits for are in its sum.
+    """
+    fewest = max(terms.fewest, terms.rules.fewest(drawn))
+    if cohort.deadline is not None or cohort.share is not None:
+        return fewest
+    return max(fewest, min(cohort.first or drawn, drawn))
+
+
+def telling_sums(terms: SumTerms | None, cohort: Cohort, sites: int) -> str | None:
+    """Return a warning where sums without noise are over other sites from round to round; None where they are not."""
+    if terms is None or terms.noised:
+        return None
+    drawn = drawn_of(cohort, sites)
+    pool = sites if cohort.only is None else len(cohort.only)
+    changing = {
+        "fraction": drawn < pool,
+        "sample": cohort.sample != "uniform",
+        "first": cohort.first is not None and cohort.first < drawn,
+        "share": cohort.share is not None and cohort.share < 1,
+        "deadline": cohort.deadline is not None,
+    }
+    why = [f"{name} = {getattr(cohort, name)!r}" for name, changes in changing.items() if changes]
+    if not why:
+        return None
+    return (
+        f"with {', '.join(why)} the secure sums of different rounds are over different sites, and without noise such "
+        f"sums tell single sites apart when put together; have all sites in every round, or add noise "
+        f"(trust = 'distributed')"
+    )
 
 
 def drawn_of(cohort: Cohort, sites: int) -> int:

@@ -13,6 +13,7 @@ from fedspan.data.label_column import TASKS, read_labelled
 from fedspan.data.labelled import Labelled
 from fedspan.encoding import Array
 from fedspan.engines import VirtualTime
+from fedspan.engines.gossip import NO_REPRESENTATIONS
 from fedspan.errors import ConfigurationError, DataError, nearest
 from fedspan.learners import LEARNERS
 from fedspan.learners.choices import NAMES, STAGED, learner_of, model_spec
@@ -188,6 +189,8 @@ def _learning_of(raw: dict[str, Any], path: Path) -> LearningFile:
         raise ConfigurationError(f'[solve] estimator is not "{ESTIMATOR}"; this study has no labels to learn from')
     sites = sites_of(raw, data, path.parent, keys=LABELLED_KEYS)
     engine, speeds = engine_of(run, sites)
+    if engine == "gossip":
+        raise ConfigurationError(f"[run] {NO_REPRESENTATIONS}")
     wanted, name = solve.get("n_components", WHOLE), solve.get("solver", TEXT, "fedrep")
     with prefixed("[solve.model] "):
         model = model_spec({"kind": "linear", **solve.get("model", TABLE, {})}, wanted)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspan.agreed_sums import fewest_in_sum
 from fedspan.data import Facts, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Plain, payload_bytes
@@ -81,9 +82,13 @@ class PlannedMasks:
     holders_needed: int
     """How many of those who hold shares of a secret give it back."""
     fewest: int
-    """Sites in a sum at least: fewer, and nobody unmasks it."""
+    """Sites in a sum at least, where all that are asked are different: fewer, and the round is asked again."""
+    may_drop_out: int
+    """Of the sites asked, so many may be missing from a sum."""
     noise: float | None
     """With shares of noise: the noise on a sum of all sites, over that of one party who adds it alone."""
+    warning: str | None = None
+    """What sums of different rounds tell together, where it is more."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +146,12 @@ def make_plan(study: Study, sources: Mapping[str, Source], *, coordinator: bool 
 
 
 def _planned_masks(study: Study, terms: SumTerms, sites: int) -> PlannedMasks:
-    drawn, privacy = study.drawn(sites), study.privacy
-    degree = terms.rules.neighbours(drawn)
-    shared = privacy is not None and privacy.trust == "distributed"
-    noise = np.sqrt(drawn / (privacy.honest or sites)) if shared and privacy is not None else None
-    needed = terms.rules.holders_needed(degree)
-    return PlannedMasks(drawn, degree, needed, terms.fewest, None if noise is None else float(noise))
+    drawn, privacy, noise = study.drawn(sites), study.privacy, None
+    degree, fewest = terms.rules.neighbours(drawn), fewest_in_sum(terms, study.cohort, drawn)
+    if privacy is not None and privacy.trust == "distributed":
+        noise = float(np.sqrt(drawn / (privacy.honest or sites)))
+    needed, told = terms.rules.holders_needed(degree), study.telling_sums(sites)
+    return PlannedMasks(drawn, degree, needed, fewest, drawn - fewest, noise, told)
 
 
 def _rounds(study: Study, engine: _Counting) -> Solve[tuple[Facts, Solver, int]]:

@@ -113,18 +113,12 @@ def run(
     chosen = get_engine(engine)
     if isinstance(chosen, Gossip):
         check_gossip(chosen, study, sources, resume=resume, record=record)
-    if isinstance(study.solver, Streaming):
-        fan_out_of(len(sources), study.solver.fan_out, study.solver.depth)  # refuses a tree without room
     if record == "transcript" and folder is None:
         raise ConfigurationError(
             'record="transcript" keeps what each site released in the run folder, and none was given; name one'
         )
-    check_sums(study, study.solver)
-    if not isinstance(chosen, Gossip):
-        study.masks(len(sources))  # refuses what secure sums cannot serve, before anything is written
     before = None if folder is None else contents(folder)
-    if study.privacy is not None:
-        check_terms(study.privacy, study.preparation, study.cohort, len(sources))
+    _check(study, len(sources), chosen)
     journal = None if folder is None else open_journal(folder, study.fingerprint(sources), record, resume=resume)
     writer = TranscriptWriter(folder) if folder is not None and record == "transcript" else None
     try:
@@ -133,6 +127,17 @@ def run(
         if folder is not None and not resume:  # nothing was learnt: leave nothing half-written behind
             discard(folder, before)
         raise
+
+
+def _check(study: Study, sites: int, engine: Engine) -> None:
+    """Refuse what cannot be done with so many sites, before anything is written."""
+    if isinstance(study.solver, Streaming):
+        fan_out_of(sites, study.solver.fan_out, study.solver.depth)  # refuses a tree without room
+    check_sums(study, study.solver)
+    if not isinstance(engine, Gossip):
+        study.masks(sites)  # refuses what secure sums cannot serve
+    if study.privacy is not None:
+        check_terms(study.privacy, study.preparation, study.cohort, sites)
 
 
 def _run(
@@ -144,25 +149,17 @@ def _run(
     engine: Engine,
     watchers: Sequence[OnRound],
 ) -> Result:
-    run_id, releases = run_name(folder), None
-    if study.privacy is not None:
-        ledger = None if folder is None else Ledger(folder / LEDGER)
-        secret = Secret(None if folder is None else folder / KEY)
-        releases = Releases(study.privacy, run=run_id, who="", sites=len(sources), ledger=ledger, secret=secret)
-        releases.pairwise = isinstance(engine, Gossip) and study.privacy.trust == "distributed"
-    site_folder = None if folder is None else folder / "sites"
+    run_id = run_name(folder)
+    releases = _releases(study, len(sources), folder, run_id, engine)
     masks = None if isinstance(engine, Gossip) else study.masks(len(sources), run_id)
     sites = open_sites(
-        sources, seed=study.seed, folder=site_folder, privacy=study.privacy, run=run_id, preparation=study.preparation,
-        masks=masks,
+        sources, seed=study.seed, folder=None if folder is None else folder / "sites", privacy=study.privacy,
+        run=run_id, preparation=study.preparation, masks=masks,
     )  # fmt: skip
-    history: list[RoundRecord] = []
-    progress = Progress()
-    watching = [lambda r, _: history.append(r), *watchers]
+    history, progress, stopped = list[RoundRecord](), Progress(), None
     federation = Federation(engine, study, sites, run_id) if isinstance(engine, Gossip) else None
     replica = solve_study(study, progress) if federation is None else federation.replica(progress)
-    solve = assemble(replica, journal, releases, writer, watching, masks)
-    stopped = None
+    solve = assemble(replica, journal, releases, writer, [lambda r, _: history.append(r), *watchers], masks)
     try:
         if federation is None:
             progress.solution = drive(solve, engine(sites, study.seed))
@@ -177,14 +174,23 @@ def _run(
         destroy_secrets(releases, sites)
         raise
     facts, solver, solution = progress.outcome()
-    promised = None
-    if releases is not None:
-        promised = guarantee(releases)
+    promised = None if releases is None else guarantee(releases)
     destroy_secrets(releases, sites)
-    nodes = None if federation is None else federation.nodes()
     return Result(
-        answer_of(progress), facts, solver, solution.converged, history, promised, stopped or solution.note, nodes
-    )
+        answer_of(progress), facts, solver, solution.converged, history, promised, stopped or solution.note,
+        None if federation is None else federation.nodes(),
+    )  # fmt: skip
+
+
+def _releases(study: Study, sites: int, folder: Path | None, run_id: str, engine: Engine) -> Releases | None:
+    """Return the coordinator's account of a private study."""
+    if study.privacy is None:
+        return None
+    ledger = None if folder is None else Ledger(folder / LEDGER)
+    secret = Secret(None if folder is None else folder / KEY)
+    releases = Releases(study.privacy, run=run_id, who="", sites=sites, ledger=ledger, secret=secret)
+    releases.pairwise = isinstance(engine, Gossip) and study.privacy.trust == "distributed"
+    return releases
 
 
 def destroy_secrets(releases: Releases | None, sites: Sequence[Site]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.agreed_sums import agreed_sums, check_sums_only, drawn_of, secure_of
+from fedspan.agreed_sums import agreed_sums, check_sums_only, drawn_of, secure_of, telling_sums
 from fedspan.data import Facts, Preparation, Source
 from fedspan.data.preprocess import set_up
 from fedspan.encoding import Array, digest
@@ -84,6 +84,10 @@ class Study:
     def masks(self, sites: int, run: str = "") -> SumTerms | None:
         """Return the terms of its secure sums; None where replies are seen one by one."""
         return agreed_sums(self.secure, self.privacy, self.cohort, sites, run)
+
+    def telling_sums(self, sites: int) -> str | None:
+        """Return a warning where its secure sums, put together, tell single sites apart; None where they do not."""
+        return telling_sums(self.masks(sites), self.cohort, sites)
 
 
 @dataclass

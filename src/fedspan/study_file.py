@@ -255,8 +255,9 @@ def _secure(run: Table, rules: Table, *, given: bool) -> SecureSums | None:
     wanted = run.get("secure", FLAG, given)
     if given and not wanted:
         raise ConfigurationError("[run] secure = false, and there is a table [secure]; leave out one of the two")
+    settings = rules.given(SECURE)
     with prefixed("[secure] "):
-        return SecureSums(**rules.given(SECURE)) if wanted else None
+        return SecureSums(**settings) if wanted else None
 
 
 def engine_of(run: Table, sites: Mapping[str, SiteEntry]) -> tuple[str, VirtualTime | None]:

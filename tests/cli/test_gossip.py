@@ -99,3 +99,17 @@ def test_a_run_does_not_resume(study):
     path = study('gossip = { graph = "ring", crashes = { accra = 4, cairo = 5 } }', solver="power")
     assert "falls apart into" in call("fit", path, code=5)
     assert "a gossip run does not resume" in call("fit", path, "--resume", code=6)
+
+
+@pytest.mark.parametrize("verb", ["plan", "fit"])
+def test_a_representation_needs_a_coordinator(study, verb):
+    path = Path(study())
+    text = (
+        path.read_text()
+        .replace('solver = "krylov"', 'estimator = "representation"')
+        .replace("[solve]", '[data]\nlabel = "e"\n[solve]')
+    )
+    path.write_text(text)
+    result = CliRunner().invoke(app, [verb, str(path)])
+    assert result.exit_code != 0
+    assert "has no coordinator, and representations are learnt with one" in " ".join(result.output.split())

@@ -56,6 +56,18 @@ def same(one, other):
     return encode(one) == encode(other)
 
 
+def near(one, other):
+    """Sums of two runs agree but for what each site adds before it rounds."""
+    if isinstance(one, dict):
+        assert set(one) == set(other)
+        for name, part in one.items():
+            near(part, other[name])
+    elif one is None or other is None:
+        assert one is other
+    else:
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-9)
+
+
 def journal(folder):
     """What the journal says of each answered round."""
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
@@ -399,11 +411,12 @@ def test_what_was_seen_before_a_kill_stays(tmp_path, stop_at):
     Transcript.read(tmp_path / "cut")
     result = masked(tmp_path / "cut", resume=True)
     assert result.rounds == expected.rounds
-    np.testing.assert_array_equal(result.estimate.basis, expected.estimate.basis)
+    np.testing.assert_allclose(result.estimate.basis, expected.estimate.basis, atol=1e-12)
     after = files(tmp_path / "cut")
     assert {name: after[name] for name in before} == before
     whole, cut = Transcript.read(tmp_path / "whole"), Transcript.read(tmp_path / "cut")
-    assert all(same(one.total, other.total) for one, other in zip(whole.rounds, cut.rounds, strict=True))
+    for one, other in zip(whole.rounds, cut.rounds, strict=True):
+        near(one.total, other.total)
     assert len(cut.exchanges) >= len(whole.exchanges)
 
 

@@ -162,8 +162,8 @@ def test_colluders_leave_the_sum_of_the_honest_and_all_but_one_of_them_show_the_
 
 
 def test_a_colluder_is_taken_off_as_often_as_it_counts(tmp_path):
-    study = {"cohort": Cohort(fraction=0.75, sample="by-size-with-replacement")}
-    sites = rows(n=40) | {"e": rows()["a"][:25]}
+    study = {"cohort": Cohort(fraction=1.0, sample="by-size-with-replacement")}
+    sites = rows(n=40) | {"e": rows()["a"][:25], "f": rows()["b"][:30]}
     transcript, _, plain, _ = masked_run(tmp_path, FedPower(rounds=6), sites=sites, **study)
     last = transcript.sums[-1].summed[0]  # whoever the draw of the last round had in it
     known = only(plain, [name for name in sites if name != last])

@@ -143,9 +143,42 @@ def test_reasons_of_refusals_are_told_with_it():
     sum_ = ByHand(parties_of(N), lie=lambda phase, name, reply: {"refused": f"busy {name}"})
     with pytest.raises(CohortError) as error:
         sum_.run()
-    assert str(error.value).endswith(
-        "0 sites gave their keys, and it takes 5 of 7 ('s000': busy s000; 's001': busy s001; 's002': busy s002 ...)"
-    )
+    assert (
+        "0 sites gave their keys, and it takes 5 of 7 ('s000': busy s000; 's001': busy s001; 's002': busy s002 ...); "
+        "give a longer deadline"
+    ) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rules", "settings", "way"),
+    [
+        ({}, {}, "let a sum be of fewer (a lower threshold), or leave the silent sites out of the study"),
+        ({"minimum": 6}, {}, "let a sum be of fewer (a lower minimum), or leave"),
+        ({}, {"least": 6}, "let a sum be of fewer (a lower honest), or leave"),
+        ({}, {"waited": 7}, "all that the round waits for must be in it: give a deadline, or wait for fewer (first,"),
+    ],
+)
+@pytest.mark.parametrize("phase", ["keys", "shares", "masked"])
+def test_the_way_out_is_told_with_it(phase, rules, settings, way):
+    rules = SecureSums(**rules)
+    with pytest.raises(CohortError) as error:
+        ByHand(parties_of(N, rules), rules, silent={phase: set(names_of(3))}, **settings).run()
+    assert way in str(error.value)
+
+
+def test_no_sum_is_offered_of_fewer_than_any_sum_takes():
+    sum_ = ByHand(parties_of(4), silent={"masked": set(names_of(2))})
+    with pytest.raises(CohortError, match=r"it takes 3 of 4; .*for more sites \(first, share\), or leave the silent"):
+        sum_.run()
+
+
+def test_missing_shares_and_an_attempt_before_have_ways_out():
+    sum_ = ByHand(parties_of(N), silent={"release": set(names_of(3))})
+    with pytest.raises(CohortError, match="5 holders of each are needed; give a longer deadline"):
+        sum_.run()
+    sum_.made.before = names_of(5)
+    with pytest.raises(CohortError, match="begun to be unmasked: wait for them"):
+        sum_.made.take_masked(names_of(4), {})
 
 
 def test_more_may_be_asked_for_than_the_quorum():

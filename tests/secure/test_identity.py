@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from fedspan.errors import FileError
+from fedspan.secure import identity
 from fedspan.secure.keys import Identity, verify
 
 MESSAGE = b"the survivors of round 7"
@@ -41,6 +42,15 @@ def test_what_is_malformed_verifies_nothing_and_raises_nothing(site, junk):
     assert verify(junk, signature, MESSAGE) is False
     assert verify(site.public, junk, MESSAGE) is False
     assert verify(site.public, signature, junk) is False
+
+
+def test_a_signature_that_was_verified_is_not_verified_again_and_speaks_for_no_other(site, monkeypatch):
+    signature = site.sign(MESSAGE)
+    assert verify(site.public, signature, MESSAGE)
+    monkeypatch.setattr(identity, "Ed25519PublicKey", None)  # with which nothing can be verified any more
+    assert verify(site.public, signature, MESSAGE)
+    with pytest.raises(AttributeError):
+        verify(site.public, signature, MESSAGE + b"0")
 
 
 def test_an_identity_in_a_file_lasts_and_is_its_owners_alone(tmp_path):

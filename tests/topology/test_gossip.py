@@ -193,6 +193,20 @@ def test_zeros_and_numbers_that_are_none_come_through():
     np.testing.assert_array_equal(broken.values[:, 1], 1)
 
 
+@pytest.mark.parametrize("size", [1e-320, 1e-200, 1e100, 1e160, 1.5e308])
+def test_the_largest_and_the_smallest_numbers_are_averaged_as_well(size):
+    weights = Weights(graph_of("ring", 6))
+    values = np.random.default_rng(3).uniform(-1, 1, (6, 4))
+    parts = [slice(0, 3), slice(3, 4)]
+    scaled = values * np.array([1, 1, 1, size])
+    settled = settle(scaled, parts, weights, 1e-12)
+    assert settled.steps >= planned_steps(weights, 1e-12)
+    assert settled.looks == 1
+    means = values.mean(axis=0)
+    np.testing.assert_allclose(settled.values[:, :3], np.tile(means[:3], (6, 1)), atol=1e-11)
+    np.testing.assert_allclose(settled.values[:, 3] / size, means[3], atol=1e-3 if size < 1e-300 else 1e-11)
+
+
 def test_random_regular_graphs_mix_in_steps_that_hardly_grow_with_their_size():
     steps = {count: planned_steps(Weights(graph_of(count=count, seed=1)), 1e-10) for count in (64, 256)}
     rings = {count: planned_steps(Weights(graph_of("ring", count)), 1e-10) for count in (64, 256)}

@@ -101,6 +101,9 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
     sources, started = described.open_sources(), time.perf_counter()
     if described.record == "transcript":
         note(f"Warning: {transcript_warning(described.privacy)}.")
+    telling = None if described.gossip is not None else described.study().telling_sums(len(sources))
+    if telling is not None:
+        note(f"Warning: {telling}.")
     with (
         keeping(folder, described.path, resume=resume, again=again),
         watching_rounds(described.name, _budget(described)) as watch,
@@ -109,7 +112,7 @@ def run_into(folder: Path, described: StudyFile, *, resume: bool, again: str) ->
             described.study(), sources, engine=described.execution, folder=folder, resume=resume,
             record=described.record, watchers=[watch],
         )  # fmt: skip
-    return _keep(folder, described, sources, result, time.perf_counter() - started)
+    return _keep(folder, described, sources, result, time.perf_counter() - started, telling)
 
 
 def _budget(described: StudyFile) -> int | None:
@@ -121,12 +124,19 @@ def _budget(described: StudyFile) -> int | None:
 
 
 def _keep(
-    folder: Path, described: StudyFile, sources: Mapping[str, Source], result: Result, seconds: float
+    folder: Path,
+    described: StudyFile,
+    sources: Mapping[str, Source],
+    result: Result,
+    seconds: float,
+    telling: str | None,
 ) -> dict[str, Any]:
     dropped = {*described.drop, *(name for site in described.sites.values() for name in site.drop)}
     model = model_of(described.estimator, described.study(), sources, result, dropped=tuple(sorted(dropped)))
     auto = described.solver == "auto"
     summary = summarise(described.name, model, result, seconds=seconds, auto=auto)
+    if summary["secure"] is not None:
+        summary["secure"]["warning"] = telling
     finish(folder, model, summary)
     return {**summary, "folder": str(folder), "model": str(folder / MODEL)}
 

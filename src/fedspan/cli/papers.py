@@ -48,6 +48,22 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Run a paper's experiments again and write its tables and figures."""
+    _check(paper, noisy=noisy, secure=secure, whole=whole, quick=quick)
+    name = NOISY[paper] if noisy else SECURE[paper] if secure else PAPERS[paper]
+    module = importlib.import_module(name)  # late: it is slow to import, and may need matplotlib
+    default = Path("runs") / f"reproduce-{paper}{'-noisy' * noisy}{'-secure' * secure}"
+    where = fresh_folder(default) if folder is None else folder
+    size: dict[str, bool] = {"quick": quick, **({"whole": whole} if paper in SHORTENED else {})}
+    result = module.reproduce(where, tables=tables, figures=figures, report=note, **size)
+    written = sorted(str(path) for path in where.rglob("*") if path.is_file())
+    if json:
+        print_json({**result, "folder": str(where), "files": written})
+    else:
+        say_exactly(module.text(result), f"Written to {where}:", *(f"  {name}" for name in written))
+
+
+def _check(paper: str, *, noisy: bool, secure: bool, whole: bool, quick: bool) -> None:
+    """Refuse a paper that is not there, and variants that it has not."""
     if paper not in PAPERS:
         raise ConfigurationError(f"there is no paper {paper!r} to reproduce; {nearest(paper, PAPERS)}")
     if noisy and paper not in NOISY:
@@ -58,17 +74,3 @@ def reproduce(
         raise ConfigurationError(f"--whole is for {', '.join(SHORTENED)}: {paper} is run whole without it")
     if whole and quick:
         raise ConfigurationError("--whole and --quick ask for opposite things; take one of them")
-    name = NOISY[paper] if noisy else SECURE[paper] if secure else PAPERS[paper]
-    module = importlib.import_module(name)  # late: it is slow to import, and may need matplotlib
-    where = (
-        fresh_folder(Path("runs") / f"reproduce-{paper}{'-noisy' * noisy}{'-secure' * secure}")
-        if folder is None
-        else folder
-    )
-    size: dict[str, bool] = {"quick": quick, **({"whole": whole} if paper in SHORTENED else {})}
-    result = module.reproduce(where, tables=tables, figures=figures, report=note, **size)
-    written = sorted(str(path) for path in where.rglob("*") if path.is_file())
-    if json:
-        print_json({**result, "folder": str(where), "files": written})
-    else:
-        say_exactly(module.text(result), f"Written to {where}:", *(f"  {name}" for name in written))

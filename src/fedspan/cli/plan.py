@@ -98,6 +98,8 @@ def show(name: str, plan: Plan, gossip: GossipPlan | None = None) -> None:
         say("", *plan_gossip.gossip_words(gossip))
     if plan.masks is not None:
         say("", masks_words(plan.masks))
+        if plan.masks.warning is not None:
+            say("", f"Warning: {plan.masks.warning}.")
     if plan.privacy is not None:
         say("", plan.privacy.words, "", privacy_table(plan.privacy))
     if plan.first_rank_only:

@@ -33,10 +33,11 @@ def rounds_table(plan: Plan | LearningPlan) -> Table:
 
 def masks_words(masks: PlannedMasks) -> str:
     """Return how the sums of a study are made secure, and what that costs beside bytes."""
-    lost = masks.sites - masks.fewest
+    of = f"of at least {masks.fewest} of {counted(masks.sites, 'site')} ({masks.may_drop_out} may drop out of a round)"
+    if not masks.may_drop_out:
+        of = f"each of all {counted(masks.sites, 'site')} that a round waits for (none may drop out)"
     words = (
-        f"Secure sums: the coordinator sees sums only, of at least {masks.fewest} of {counted(masks.sites, 'site')} "
-        f"({lost or 'no'} may drop out of a round). Each shares masks with {masks.neighbours} others; "
+        f"Secure sums: the coordinator sees sums only, {of}. Each site shares masks with {masks.neighbours} others; "
         f"{masks.holders_needed} of those who hold its shares give a secret back."
     )
     if masks.noise is not None:

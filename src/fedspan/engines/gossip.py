@@ -27,6 +27,9 @@ from fedspan.topology.graphs import Edge
 
 LEAST_ACCURACY = 1e-13
 """What differences between nodes come down to on any graph, before rounding keeps them up."""
+NO_REPRESENTATIONS = (
+    'engine = "gossip" has no coordinator, and representations are learnt with one; take "in-process" or "virtual-time"'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +96,7 @@ class Gossip:
 
     def __call__(self, sites: Sequence[Site], seed: int = 0) -> NoReturn:
         """Refuse: what takes an engine like this one has a coordinator."""
-        raise ConfigurationError(
-            'engine = "gossip" has no coordinator, and representations are learnt with one; take "in-process" or '
-            '"virtual-time"'
-        )
+        raise ConfigurationError(NO_REPRESENTATIONS)
 
     def over(self, names: Iterable[str], seed: int) -> Graph:
         """Return the graph over these sites; ``seed`` is the run's."""
@@ -207,10 +207,12 @@ class Network(Simulated):
         self.crashed |= {name: self._law.crashes[name] for name in names}
         self.graph = self.graph.without(names)
         if len(self.graph.parts) != 1:
-            left = f"the graph falls apart into {in_words(self.graph.parts)}" if self.graph.names else "no node is left"
+            lost = f"round {number}: with {', '.join(sorted(self.crashed))} crashed"
+            if not self.graph.names:
+                raise CohortError(f"{lost} no node is left; let one of them live (crashes)")
             raise CohortError(
-                f"round {number}: with {', '.join(sorted(self.crashed))} crashed {left}; give the graph more links (a "
-                f"higher degree), so that it stands the loss of more nodes"
+                f"{lost} the graph falls apart into {in_words(self.graph.parts)}; give the graph more links (a higher "
+                f"degree), so that it stands the loss of more nodes"
             )
         self.weights = Weights(self.graph)
 

@@ -26,6 +26,7 @@ from fedspan.secure.masks import add_mask
 from fedspan.secure.roll import ADVERT, Advert, Roll, Subject, fingerprint, pair_sign
 from fedspan.secure.session import BOX
 from fedspan.secure.shamir import SHARE_BYTES, combine
+from fedspan.secure.too_few import way_out
 
 _LONGEST_REASON = 400
 
@@ -41,6 +42,7 @@ class Aggregation:
     def __init__(self, subject: Subject, least: int = 0) -> None:
         self.subject, self._expected = subject, subject.expected
         self._least = max(least, subject.rules.fewest(subject.expected))
+        self._noised_for, self._waited = least, 0
         self.refused: dict[str, str] = {}
         """Why sites took no further part."""
         self.asked: list[str] = []
@@ -69,7 +71,7 @@ class Aggregation:
         for name, (octets, before) in self._good(replies, lambda reply: _advert(reply, probe)):
             self._adverts[name] = octets
             earlier[before] += 1
-        self.asked, self._least = sorted(self._adverts), max(self._least, waited)
+        self.asked, self._least, self._waited = sorted(self._adverts), max(self._least, waited), waited
         self._enough(self.asked, "gave their keys")
         digests = tuple(fingerprint(self._adverts[name]) for name in self.asked)
         self.roll = Roll(self.subject, tuple(self.asked), digests)
@@ -200,7 +202,7 @@ class Aggregation:
         if missing:
             raise CohortError(
                 f"{self._about}: shares are missing of the secrets of {few(missing)}; {self.roll.needed} holders of "
-                f"each are needed{self._reasons()}"
+                f"each are needed{self._reasons()}; {self._ways(self.roll.quorum)}"
             )
         for name in self.alive:
             seed = self._secret(name, self._own[name], self._is_seed)
@@ -229,7 +231,7 @@ class Aggregation:
                 return secret
         raise CohortError(
             f"{self._about}: some shares of the secret of {name!r} are false, and the rest do not give it back"
-            f"{self._reasons()}"
+            f"{self._reasons()}; leave out the sites that are not to be believed"
         )
 
     def _is_seed(self, name: str, secret: bytes) -> bool:
@@ -259,7 +261,16 @@ class Aggregation:
         needed, count = self._least if needed is None else needed, len(list(who))
         if count < needed:
             of = max(self._expected, len(self.asked))
-            raise CohortError(f"{self._about}: {count} sites {did}, and it takes {needed} of {of}{self._reasons()}")
+            raise CohortError(
+                f"{self._about}: {count} sites {did}, and it takes {needed} of {of}{self._reasons()}; "
+                f"{self._ways(needed)}"
+            )
+
+    def _ways(self, needed: int) -> str:
+        if self.before:
+            return "a sum of these very sites was begun to be unmasked: wait for them (a longer deadline)"
+        of = max(self._expected, len(self.asked))
+        return way_out(self.subject.rules, needed, of, waited=self._waited, noised_for=self._noised_for)
 
     @property
     def _about(self) -> str:

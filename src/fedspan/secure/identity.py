@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -63,8 +64,16 @@ def verify(public: bytes, signature: bytes, message: bytes) -> bool:
     >>> verify(site.public, site.sign(b"sum 7"), b"sum 7"), verify(site.public, site.sign(b"sum 7"), b"sum 8")
     (True, False)
     """
+    if not all(isinstance(part, bytes) for part in (public, signature, message)):
+        return False
+    return is_by(public, signature, message)
+
+
+@lru_cache(maxsize=65536)
+def is_by(public: bytes, signature: bytes, message: bytes) -> bool:
+    """Verify; where many sites are simulated in one process, each of them is shown the same signatures."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, TypeError, ValueError):
+    except (InvalidSignature, ValueError):
         return False
     return True

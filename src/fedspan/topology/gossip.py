@@ -143,9 +143,11 @@ def settle(
     """
     planned, sigma = planned_steps(weights, accuracy), weights.sigma
     rng = np.random.default_rng(0) if rng is None else rng
-    largest = [np.linalg.norm(values[:, part], axis=1).max() for part in parts]
-    if planned == 0 or not np.isfinite(largest).all():  # numbers that are none reach everybody, and nothing settles
+    if planned == 0 or not np.isfinite(values).all():  # numbers that are none reach everybody, and nothing settles
         return Settled(values if planned == 0 else np.broadcast_to(values.mean(axis=0), values.shape), planned, 0)
+    sizes = _binary_sizes(values, parts)
+    values = np.ldexp(values, -sizes)  # exact; else the squares in a norm leave the range of floats before numbers do
+    largest = [np.linalg.norm(values[:, part], axis=1).max() for part in parts]
     apart, taken, looks = _apart(values, parts, largest, weights), 0, 0
     while True:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -153,7 +155,7 @@ def settle(
             found = _apart(after, parts, largest, weights)
         taken, looks = taken + planned, looks + 1
         if found <= accuracy:
-            return Settled(after, taken, looks)
+            return Settled(np.ldexp(after, sizes), taken, looks)
         if taken >= PATIENCE * planned:
             raise CohortError(
                 f"after {taken} steps nodes still differ by {min(found, apart):.1e} of the largest value, more than "
@@ -164,6 +166,14 @@ def settle(
             values, apart = after, found
         else:
             sigma = math.sqrt(max(0.0, 2 * sigma**2 - 1))
+
+
+def _binary_sizes(values: Array, parts: Sequence[slice]) -> Array:
+    """Return for each column the power of two that no number of its part exceeds."""
+    sizes = np.zeros(values.shape[1], dtype=np.intc)
+    for part in parts:
+        sizes[part] = np.frexp(np.abs(values[:, part]).max(initial=0.0))[1]
+    return sizes
 
 
 def _apart(values: Array, parts: Sequence[slice], largest: Sequence[float], weights: Weights) -> float:
