@@ -158,6 +158,11 @@ def numbered(solve: Solve[T]) -> Solve[T]:
         number, value, clock = number + 1, outcome.value, outcome.clock
 
 
+def descent(lineage: str, question: Round) -> str:
+    """Return the lineage of a state that a question leaves behind: of all questions that it came by."""
+    return digest([lineage, question.digest])
+
+
 def _busy(carried: Iterable[Late], clock: float) -> dict[str, float]:
     """Return until when each site is at work on what is carried over, where that is not done yet."""
     until: dict[str, float] = {}
@@ -218,7 +223,7 @@ def answer(site: Site, question: Round, *, masked: bool = False) -> Reply:
             site.masks.end()
         raise
     if masked and question.step.goes_on:
-        state = {**state, "lineage": digest([state.get("lineage", ""), question.digest])}
+        state = {**state, "lineage": descent(state.get("lineage", ""), question)}
     state = state if reply.state is None else {**state, **reply.state}
     if masked and site.policy is not None:
         state = {**state, "grid": dict(site.policy.steps() or {})}  # a reply that is given again is read as it was

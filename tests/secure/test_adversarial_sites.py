@@ -13,10 +13,10 @@ from fedspan.reduce import MaskedSum
 from fedspan.rounds import STEPS, Round
 from fedspan.secure import SecureSums, SumTerms, fixed_point
 from fedspan.secure.party import Party
-from fedspan.secure.roll import Roll, reading
+from fedspan.secure.roll import Roll
 from fedspan.secure.session import Session
 from tests.conformance.solvers import promise
-from tests.secure.sites_by_hand import NAMES, PREPARE, STATE, Exchange, Z, prepared, rows_of, sites_of
+from tests.secure.sites_by_hand import NAMES, PREPARE, Exchange, Z, prepared, rows_of, sites_of
 
 VICTIM = "oak"
 GRAM = STEPS["gram.multiply"]
@@ -43,7 +43,7 @@ def unbound(monkeypatch: Any) -> None:
     monkeypatch.setattr(Roll, "mask_info", lambda self, one, other, about: plain(self, one, other, ""))
 
 
-def learnt(exchange: Exchange, messages: dict[str, Any], state: Any = STATE) -> np.ndarray:
+def learnt(exchange: Exchange, messages: dict[str, Any]) -> np.ndarray:
     """What a coordinator that adds up all masked replies makes of them."""
     replies = {name: exchange.masked(name, message) for name, message in messages.items()}
     refused = {name: reply["refused"] for name, reply in replies.items() if "refused" in reply}
@@ -53,8 +53,7 @@ def learnt(exchange: Exchange, messages: dict[str, Any], state: Any = STATE) -> 
     exchange.made.take_consents(exchange.ask("consent", exchange.made.consent(), None, exchange.made.alive))
     exchange.made.take_released(exchange.ask("release", exchange.made.release(), None, exchange.made.signers))
     total = sum(part.ravel() for part in masked.values())
-    first = messages[NAMES[0]]
-    exchange.made.unmask(total, reading(first["exponents"], first["times"], first["mean"], state))
+    exchange.made.unmask(total, replies[NAMES[0]]["about"])
     return fixed_point.decode(total, messages[VICTIM]["exponents"]["value"]).reshape(Z.shape)
 
 
@@ -153,7 +152,7 @@ def test_rows_seen_through_different_preparations_share_no_masks(monkeypatch):
     def attack():
         sites = sites_of()
         exchange = Exchange(sites, question(2, diverged(sites)))
-        return learnt(exchange, dict.fromkeys(NAMES, exchange.message()), {"preparation": VANISHING})
+        return learnt(exchange, dict.fromkeys(NAMES, exchange.message()))
 
     assert not np.allclose(attack(), of_the_victim(), atol=1.0)
     unbound(monkeypatch)

@@ -10,9 +10,9 @@ import pytest
 
 import fedspan.rounds
 from fedspan.errors import DataError, ProtocolError
-from fedspan.rounds import STEPS, Reply, Round, answer, descent, site_step
-from fedspan.secure.roll import reading
+from fedspan.rounds import STEPS, Reply, Round, answer, site_step
 from tests.secure.sites_by_hand import NAMES, STATE, Exchange, Z, prepared, rows_of, sites_of
+from tests.secure.test_adversarial_sites import learnt
 
 VICTIM, OTHERS = "oak", [name for name in NAMES if name != "oak"]
 
@@ -41,20 +41,14 @@ def reply_of(name: str) -> np.ndarray:
     return x.T @ x @ Z
 
 
-def sum_of(sites: Any, question: Round, lineage: str, monkeypatch: Any) -> np.ndarray:
-    monkeypatch.setattr("tests.secure.sites_by_hand.reading", lambda *how: reading(*how, lineage))
-    return Exchange(sites, question).run(state=STATE)["value"]
-
-
-def test_who_came_by_the_same_questions_adds_up(monkeypatch):
-    sites, first = prepared(sites_of()), asked(2.0, 1)
+def test_who_came_by_the_same_questions_adds_up():
+    sites = prepared(sites_of())
     whole = sum(reply_of(name) for name in NAMES)
-    np.testing.assert_allclose(sum_of(sites, first, "", monkeypatch), whole, atol=1e-9)
-    second = sum_of(sites, asked(1.0, 2), descent("", first), monkeypatch)
-    np.testing.assert_allclose(second, 2.0 * whole, atol=1e-9)
+    np.testing.assert_allclose(Exchange(sites, asked(2.0, 1)).run()["value"], whole, atol=1e-9)
+    np.testing.assert_allclose(Exchange(sites, asked(1.0, 2)).run()["value"], 2.0 * whole, atol=1e-9)
 
 
-def parted(monkeypatch: Any) -> np.ndarray:
+def parted() -> Exchange:
     """The victim keeps 1, the others 0, in a round that is never unmasked; the next one is asked of all alike."""
     sites = prepared(sites_of())
     for keep, names in ((1.0, [VICTIM]), (0.0, OTHERS)):
@@ -62,14 +56,25 @@ def parted(monkeypatch: Any) -> np.ndarray:
         message = exchange.message()
         for name in names:
             assert "masked" in exchange.masked(name, message)
-    return sum_of(sites, asked(1.0, 2), descent("", asked(1.0, 1)), monkeypatch)
+    return Exchange(sites, asked(1.0, 2))
 
 
 def test_states_that_were_parted_leave_masks(monkeypatch):
-    assert not np.allclose(parted(monkeypatch), reply_of(VICTIM), atol=1.0)
+    def attack():
+        exchange = parted()
+        return learnt(exchange, dict.fromkeys(NAMES, exchange.message()))
+
+    assert not np.allclose(attack(), reply_of(VICTIM), atol=1.0)
     monkeypatch.setattr(fedspan.rounds, "descent", lambda lineage, question: "")
-    monkeypatch.setattr("tests.secure.test_lineage.descent", lambda lineage, question: "")
-    np.testing.assert_allclose(parted(monkeypatch), reply_of(VICTIM), atol=1e-9)  # else it is the victim's alone
+    np.testing.assert_allclose(attack(), reply_of(VICTIM), atol=1e-9)  # else it is the victim's alone
+
+
+def test_an_honest_coordinator_leaves_out_who_came_by_other_questions():
+    exchange = parted()
+    found = exchange.finish(dict.fromkeys(NAMES, exchange.message()))["value"]
+    assert np.abs(found).max() < 1e-9  # of the three others, who keep nothing
+    assert exchange.made.alive == OTHERS
+    assert "of another form, scale or state" in exchange.made.refused[VICTIM]
 
 
 def test_a_site_begins_again_from_its_preparation_and_nothing_else():
@@ -77,7 +82,7 @@ def test_a_site_begins_again_from_its_preparation_and_nothing_else():
     question = asked(1.0, 1, terms={**STATE, "kept": 0.0})
     exchange = Exchange(sites, question)
     reply = exchange.masked(VICTIM, exchange.message())
-    assert "begins again from its preparation, not from ['kept', 'preparation']" in reply["refused"]
+    assert "what a site begins again from are a dict by preparation" in reply["refused"]
 
 
 def test_an_error_at_a_step_ends_the_run_at_its_site():
