@@ -56,7 +56,6 @@ class _Exchange:
         self._question, self._terms = question, terms
         self._up = self._down = self._attempts = 0
         self._clock = question.clock
-        self._times: Mapping[str, int] = {}
         self._made: Aggregation
 
     def outcome(self) -> Generator[Round, Outcome, Outcome]:
@@ -113,7 +112,6 @@ class _Exchange:
         made = self._made = Aggregation(subject, terms.least)
         everyone = replace(question.cohort, first=None, share=None, hold=None, late="drop")
         asked = yield from self._ask(steps.keys, made.keys(), everyone)
-        self._times = asked.times
         made.take_keys(asked.value, _waited(question.cohort, len(asked.sites)))
         shared = yield from self._ask(steps.shares, made.shares(), self._of(made.asked), made.share_letters())
         made.take_shares(shared.value)
@@ -122,7 +120,7 @@ class _Exchange:
             cohort = replace(cohort, first=question.cohort.first, share=question.cohort.share)
         message = {
             "session": made.session, "step": question.step.name, "message": question.message, "exponents": exponents,
-            "times": dict(self._times), "mean": isinstance(question.reduce, Mean),
+            "times": dict(asked.times), "mean": isinstance(question.reduce, Mean),
         }  # fmt: skip
         replies = yield from self._ask(steps.masked, message, cohort, made.mask_letters(), MaskedSum())
         made.take_masked(replies.value["sites"], replies.value["refused"])
@@ -152,7 +150,7 @@ class _Exchange:
         letters: Mapping[str, Plain] | None = None,
         reduce: Any = Gather(),  # noqa: B008 - frozen, and without fields
     ) -> Generator[Round, Outcome, Outcome]:
-        """Ask one exchange; a silent engine's error counts as nobody's reply."""
+        """Ask one exchange, and count what it cost."""
         outcome = yield replace(
             self._question, step=step, message=message, reduce=reduce, cohort=cohort, letters=letters or {},
             carried=(), clock=self._clock,

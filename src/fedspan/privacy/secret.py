@@ -14,7 +14,7 @@ import hmac
 import os
 from pathlib import Path
 
-from fedspan.encoding import Plain, encode
+from fedspan.encoding import Plain, encode, write_once
 from fedspan.errors import FileError
 
 KEY = "noise.key"
@@ -44,19 +44,8 @@ class Secret:
 
 
 def _read_or_make(path: Path) -> bytes:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():  # made whole beside its place: a kill leaves no half of it
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(os.urandom(32))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(part, path)
-        except FileExistsError:
-            pass  # another process was faster, and its secret is the one
-        finally:
-            part.unlink()
+    if not path.exists():
+        write_once(path, os.urandom(32), mode=0o600)
     secret = path.read_bytes()
     if len(secret) != 32:
         raise FileError(f"{path} should hold 32 bytes and has {len(secret)}; remove it: charged releases cost again")

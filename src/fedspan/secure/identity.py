@@ -10,8 +10,8 @@ from typing import Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fedspan.encoding import write_once
 from fedspan.errors import FileError
-from fedspan.secure.files import write_once
 
 
 class Identity:

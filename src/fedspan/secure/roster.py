@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedspan.encoding import digest
+from fedspan.encoding import digest, write_once
 from fedspan.errors import ConfigurationError, FileError, ProtocolError, few
-from fedspan.secure.files import write_once
 
 _FORMAT = "fedspan-roster-1"
 
